@@ -1,0 +1,267 @@
+package translate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+const (
+	controlPlaneVersion = "controlplane.cluster.x-k8s.io/v1beta2"
+	kubeadmSpec         = "spec.kubeadmConfigSpec."
+	patchesDirectory    = "/etc/kubernetes/patches"
+)
+
+func (t *translation) clusterLabel(o *Object) {
+	o.set("metadata.labels["+clusterv1.ClusterNameLabel+"]", t.id, t.identityOf())
+}
+
+// controlPlane makes the KubeadmControlPlane and its machine template. Everything that must be there for ever is there from the
+// start: adding taints, files or commands later would roll every control plane machine (init-join-proof.md 6).
+func (t *translation) controlPlane() {
+	masters := t.cluster.Masters()
+	if len(masters) == 0 || t.target == nil || masters[0].Ignition == nil {
+		return
+	}
+	master := &masters[0]
+	c := t.nodeConfig(master, []string{"initConfiguration.nodeRegistration", "joinConfiguration.nodeRegistration"})
+	t.machineConfig(c, master)
+	t.etcdVolume(c, master)
+	template := t.machineTemplate(t.id+"-control-plane", c.machine, PhaseTranslate)
+
+	o := newObject(controlPlaneVersion, "KubeadmControlPlane", t.result.Namespace, t.id, PhaseControlPlane)
+	t.clusterLabel(o)
+	// kube-proxy and CoreDNS are in the cluster already and are managed elsewhere.
+	o.set("metadata.annotations[controlplane.cluster.x-k8s.io/skip-kube-proxy]", "", from("addons"))
+	o.set("metadata.annotations[controlplane.cluster.x-k8s.io/skip-coredns]", "", from("addons"))
+	o.set("spec.replicas", int64(1), from("control-plane"))
+	o.set("spec.version", t.result.TargetKubernetes, from("versions", t.runningVersion(), t.component("kubernetes"), t.setting(legacy.Master, "file:"+fileAPIServer+"#image")))
+	o.set("spec.machineTemplate.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, from("control-plane"))
+	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1)}}, from("control-plane"))
+	t.clusterConfiguration(o)
+	t.joining(o)
+	apply(o, kubeadmSpec, c.kubeadm)
+	o.add(kubeadmSpec+"files", map[string]any{
+		"path": patchesDirectory + "/etcd0+json.json", "owner": "root:root", "permissions": "0600",
+		"content": `[{"op":"add","path":"/spec/containers/0/command/-","value":"--initial-cluster-state=existing"},` +
+			`{"op":"add","path":"/spec/containers/0/command/-","value":"--experimental-peer-skip-client-san-verification=true"}]`,
+	}, from("etcd", t.etcdLeaves()...))
+	o.Note = "applied in phase control-plane, paused as soon as it has made its one Machine; phase control-plane adds the init-join script to files"
+	t.add(o)
+}
+
+// etcdLeaves are what is known about the running member.
+func (t *translation) etcdLeaves() []*leaf {
+	return []*leaf{
+		t.config("spec.cluster.etcd.domain"),
+		t.setting(legacy.Master, "unit:"+unitEtcd+"#flag --experimental-peer-skip-client-san-verification"),
+		t.setting(legacy.Master, "unit:"+unitEtcd+"#flag --initial-advertise-peer-urls"),
+		t.setting(legacy.Master, "unit:"+unitEtcd+"#flag --advertise-client-urls"),
+		t.setting(legacy.Master, "unit:"+unitEtcd+"#Environment ETCD_NAME"),
+		t.setting(legacy.Master, "unit:"+unitEtcd+"#Environment ETCD_INITIAL_CLUSTER"),
+	}
+}
+
+// joining sets what init and join share besides the node registration.
+func (t *translation) joining(o *Object) {
+	l := t.config("spec.cluster.kubernetes.api.securePort")
+	port, ok := t.port(l)
+	if ok {
+		rule := from("endpoint", l, t.flag("--secure-port"))
+		o.set(kubeadmSpec+"initConfiguration.localAPIEndpoint.bindPort", port, rule)
+		o.set(kubeadmSpec+"joinConfiguration.controlPlane.localAPIEndpoint.bindPort", port, rule)
+	}
+	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
+		o.set(kubeadmSpec+part+".patches.directory", patchesDirectory, from("etcd"))
+		// The learner waits for its promotion while kubeadm waits for the API server (init-join-proof.md 5).
+		o.set(kubeadmSpec+part+".timeouts.controlPlaneComponentHealthCheckSeconds", int64(900), from("etcd"))
+	}
+	// Addons are in the cluster already. Preflight looks for files and ports that the etcd-first order has made by then.
+	o.set(kubeadmSpec+"initConfiguration.skipPhases", []any{"preflight", "addon"}, from("addons"))
+	o.set(kubeadmSpec+"joinConfiguration.skipPhases", []any{"preflight"}, from("addons"))
+}
+
+// clusterConfiguration carries the control plane's flags.
+func (t *translation) clusterConfiguration(o *Object) {
+	const base = kubeadmSpec + "clusterConfiguration."
+	o.set(base+"imageRepository", t.opts.ImageRepository, from("image"))
+	t.etcdImage(o, base)
+	t.sans(o, base)
+
+	extraArg := func(component string) func(name, value string, rule origin) {
+		return func(name, value string, rule origin) {
+			o.add(base+component+".extraArgs", map[string]any{"name": name, "value": value}, rule)
+		}
+	}
+	t.apiServer(extraArg("apiServer"))
+	t.apiServerFiles(o, base+"apiServer.extraVolumes")
+
+	pass := func(file, component, rule string, names ...string) {
+		for _, name := range names {
+			if l := t.setting(legacy.Master, "file:"+file+"#flag --"+name); l != nil {
+				extraArg(component)(name, l.text(), from(rule, l))
+			}
+		}
+		if l := t.setting(legacy.Master, "file:"+file+"#flag --feature-gates"); l != nil {
+			t.featureGates([]*leaf{l}, func(value string, rule origin) { extraArg(component)("feature-gates", value, rule) })
+		}
+	}
+	pass(fileControllerManager, "controllerManager", "controller-manager-flags", "terminated-pod-gc-threshold", "profiling")
+	pass(fileScheduler, "scheduler", "scheduler-flags", "profiling")
+}
+
+// etcdImage keeps the running minor: a control plane moves one thing at a time.
+func (t *translation) etcdImage(o *Object, base string) {
+	running := t.component("etcd")
+	for _, node := range t.cluster.Masters() {
+		if l := t.get(sourcePod+"/master-"+node.ID, "metadata.annotations[kvm-operator.giantswarm.io/component-version-etcd]"); text(l) != "" {
+			running = l
+			break
+		}
+	}
+	tag := ""
+	switch version := text(running); {
+	case strings.HasPrefix(version, "3.5."):
+		tag = "3.5.0-0"
+	case strings.HasPrefix(version, "3.4."):
+		tag = "3.4.13-0"
+	case version == "":
+		return
+	default:
+		t.refuse(running, idValue, fmt.Sprintf("etcd %s is not supported: only 3.4 and 3.5 can take a learner from a current kubeadm", version), "upgrade the legacy cluster first")
+		return
+	}
+	if want := text(running) + "-0"; want != tag {
+		t.find(idEtcdImage, running, fmt.Sprintf("etcd runs as %s, the new member as %s", text(running), strings.TrimSuffix(tag, "-0")), "")
+	}
+	o.set(base+"etcd.local.imageTag", tag, from("etcd", running, t.setting(legacy.Master, "unit:"+unitEtcd+"#Environment IMAGE")))
+	if domain := t.config("spec.cluster.etcd.domain"); text(domain) != "" {
+		t.find(idEtcdDomain, domain, "etcd is reachable as "+text(domain)+" today; that name ends with the finalize phase", "move backups and monitoring that use it")
+	}
+}
+
+// sans lists every name under which the legacy API server answers: kubeconfigs and nodes use them for as long as they live.
+func (t *translation) sans(o *Object, base string) {
+	add := func(name string, leaves ...*leaf) {
+		o.add(base+"apiServer.certSANs", name, from("apiserver-sans", leaves...))
+	}
+	const source = sourceCert + "/api"
+	seen := []string{t.domain}
+	add(t.domain, t.config("spec.cluster.kubernetes.api.domain"), t.get(source, "spec.cert.commonName"))
+	for _, list := range []string{"spec.cert.altNames", "spec.cert.ipSans"} {
+		for i := 0; ; i++ {
+			l := t.get(source, at(list, i, ""))
+			if l == nil {
+				break
+			}
+			name := text(l)
+			if slices.Contains(seen, name) {
+				continue
+			}
+			seen = append(seen, name)
+			if _, err := netip.ParseAddr(name); list == "spec.cert.ipSans" && err != nil {
+				t.refuse(l, idValue, fmt.Sprintf("%q is no IP address", name), "correct CertConfig default/"+t.id+"-api")
+				continue
+			}
+			if name == "" || !printable(name) || strings.ContainsAny(name, " {}\n") {
+				t.refuse(l, idValue, fmt.Sprintf("%q is no name for a certificate", name), "correct CertConfig default/"+t.id+"-api")
+				continue
+			}
+			add(name, l)
+		}
+	}
+}
+
+// apiServer carries the API server's flags, in the order of the names.
+func (t *translation) apiServer(arg func(name, value string, rule origin)) {
+	prefix := t.config("spec.cluster.etcd.prefix")
+	if running := t.flag("--etcd-prefix"); text(prefix) != "" && running != nil && running.text() != text(prefix) {
+		t.refuse(prefix, idContradict, fmt.Sprintf("the KVMConfig says %s, the API server runs with %s", text(prefix), running.text()), "correct the KVMConfig: a wrong prefix shows an empty cluster")
+	}
+	flags := map[string]origin{}
+	value := map[string]string{}
+	pass := func(rule string, names ...string) {
+		for _, name := range names {
+			if l := t.flag("--" + name); l != nil && l.refused == "" {
+				flags[name], value[name] = from(rule, l), l.text()
+			}
+		}
+	}
+	pass("apiserver-flags", "admission-control-config-file", "anonymous-auth", "enable-priority-and-fairness", "kubelet-preferred-address-types", "profiling",
+		"request-timeout", "runtime-config", "service-account-lookup", "tls-cipher-suites", "tls-min-version")
+	pass("audit", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "audit-log-path", "audit-policy-file")
+	pass("encryption", "encryption-provider-config")
+	pass("service-account", "service-account-issuer", "service-account-jwks-uri")
+	pass("admission", "disable-admission-plugins")
+	for _, l := range t.apiServerFlags("--oidc-") {
+		name := strings.TrimPrefix(l.path, "file:"+fileAPIServer+"#flag --")
+		flags[name], value[name] = from("oidc", l), l.text()
+	}
+	pass("apiserver-etcd-prefix", "etcd-prefix")
+	if text(prefix) != "" {
+		flags["etcd-prefix"], value["etcd-prefix"] = from("apiserver-etcd-prefix", prefix, t.flag("--etcd-prefix")), text(prefix)
+	}
+	if l := t.flag("--enable-admission-plugins"); l != nil {
+		// kubeadm's own default, lost when the flag is set: it keeps a kubelet to its own node. Legacy kubelets are no
+		// system:node:* users and are not affected.
+		plugins := "NodeRestriction," + l.text()
+		flags["enable-admission-plugins"], value["enable-admission-plugins"] = from("admission", l), plugins
+	}
+	if l := t.flag("--feature-gates"); l != nil {
+		t.featureGates([]*leaf{l}, func(gates string, rule origin) { flags["feature-gates"], value["feature-gates"] = rule, gates })
+	}
+	if l := t.flag("--requestheader-allowed-names"); l != nil {
+		// Carried, so that whoever presents a legacy name goes on being a front proxy; front-proxy-client is kubeadm's.
+		names := l.text()
+		if !strings.Contains(","+names+",", ",front-proxy-client,") {
+			names = "front-proxy-client," + names
+		}
+		flags["requestheader-allowed-names"] = from("apiserver-requestheader", l, t.config("spec.cluster.kubernetes.kubelet.domain"))
+		value["requestheader-allowed-names"] = names
+	}
+	for _, name := range sortedKeys(flags) {
+		arg(name, value[name], flags[name])
+	}
+}
+
+// apiServerFlags returns the flags of the API server whose name begins with prefix.
+func (t *translation) apiServerFlags(prefix string) []*leaf {
+	masters := t.cluster.Masters()
+	return t.settings(&masters[0], "file:"+fileAPIServer+"#flag "+prefix)
+}
+
+// apiServerFiles carries the files that the flags name, and mounts them.
+func (t *translation) apiServerFiles(o *Object, volumes string) {
+	mount := func(name, path, pathType string, readOnly bool, rule origin) {
+		item := map[string]any{"name": name, "hostPath": path, "mountPath": path, "pathType": pathType}
+		if readOnly {
+			item["readOnly"] = true
+		}
+		o.add(volumes, item, rule)
+	}
+	if l := t.flag("--encryption-provider-config"); l != nil && t.result.Object("Secret", t.id+"-encryption-config") != nil {
+		rule := from("encryption", l)
+		mount("encryption", l.text(), "File", true, rule)
+		o.add(kubeadmSpec+"files", map[string]any{
+			"path": l.text(), "owner": "root:root", "permissions": "0600",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-encryption-config", "key": "config"}},
+		}, rule)
+	}
+	if l := t.setting(legacy.Master, "file:"+fileAuditPolicy); l != nil {
+		if policy := t.flag("--audit-policy-file"); policy != nil {
+			mount("audit-policy", policy.text(), "File", true, from("audit", policy))
+			c := &config{}
+			t.file(c, policy.text(), "0600", l.text(), from("audit", l, policy))
+			apply(o, kubeadmSpec, c.kubeadm)
+		}
+	}
+	if l := t.flag("--audit-log-path"); l != nil && strings.Contains(l.text(), "/") && l.text() != "-" {
+		directory := l.text()[:strings.LastIndexByte(l.text(), '/')]
+		mount("audit-log", directory, "DirectoryOrCreate", false, from("audit", l))
+	}
+}

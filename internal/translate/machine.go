@@ -1,0 +1,247 @@
+package translate
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// sizeText is an amount as QEMU and the disk tools of the legacy entrypoint read it.
+var sizeText = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([KMGT])i?[Bb]?$`)
+
+// binarySize turns an amount into the unit it really has: QEMU's -m and the tools that make the disks read G as 2^30 bytes, while
+// a Kubernetes quantity reads it as 10^9. Taken literally, every new machine would be 7% smaller than the one it replaces.
+func binarySize(text string) (string, bool) {
+	match := sizeText.FindStringSubmatch(strings.ToUpper(strings.TrimSpace(text[:min(len(text), 32)])))
+	if match == nil {
+		match = sizeText.FindStringSubmatch(strings.TrimSpace(text[:min(len(text), 32)]))
+	}
+	if match == nil || strings.Trim(match[1], "0.") == "" {
+		return "", false
+	}
+	return match[1] + match[2] + "i", true
+}
+
+// Sizes used when the legacy cluster gives none.
+const (
+	// defaultDisk is the root disk of the RFC's cluster template.
+	defaultDisk = "40Gi"
+	// defaultRuntimeDisk and defaultKubeletDisk are what kvm-operator uses (legacy-system.md 4.6).
+	defaultRuntimeDisk = "50Gi"
+	defaultKubeletDisk = "5Gi"
+	// maxCPU is the most the API allows a machine.
+	maxCPU = 512
+)
+
+// machineConfig is the virtual machine part: size, disks, volumes, resolvers.
+func (t *translation) machineConfig(c *config, node *legacy.Node) {
+	list := "spec.kvm." + string(node.Role) + "s"
+	field := func(name string) *leaf { return t.config(at(list, node.Position, name)) }
+	env := func(name string) *leaf {
+		return t.get(sourceDeployment+"/"+string(node.Role)+"-"+node.ID, "env["+name+"]")
+	}
+
+	if cpus := field("cpus"); cpus != nil {
+		if count, ok := integer(cpus.value); ok && count >= 1 && count <= maxCPU {
+			c.setMachine("resources.cpu", count, from("resources", cpus, env("CORES")))
+		} else {
+			t.refuse(cpus, idValue, fmt.Sprintf("%q is no number of CPUs", cpus.text()), "correct the KVMConfig")
+		}
+	}
+	if memory := field("memory"); memory != nil {
+		if size, ok := binarySize(memory.text()); ok {
+			c.setMachine("resources.memory", size, from("resources", memory, env("MEMORY")))
+		} else {
+			t.refuse(memory, idValue, fmt.Sprintf("%q is no amount of memory with a unit", memory.text()), "correct the KVMConfig")
+		}
+	}
+	t.disk(c, field("disk"))
+	t.dataDisk(c, node, "dockerVolumeSize", defaultRuntimeDisk, env("DISK_DOCKER"), field)
+	t.dataDisk(c, node, "kubeletVolumeSize", defaultKubeletDisk, env("DISK_KUBELET"), field)
+	c.setMachine("image", strings.ReplaceAll(t.opts.Image, "{version}", t.result.TargetKubernetes), from("image"))
+	t.servers(c, "dns.servers", env("DNS_SERVERS"), "dns")
+	t.servers(c, "ntp.servers", env("NTP_SERVERS"), "ntp")
+	c.setMachine("nodeSelector.role", string(node.Role), from("placement"))
+	prefix := fmt.Sprintf("iqn.2016-04.com.coreos.iscsi:giantswarm-%s-%s-", t.id, node.Role)
+	c.setMachine("iscsi.initiatorNamePrefix", prefix, from("iscsi"))
+	t.hostVolumes(c, node)
+}
+
+// disk sets the root disk.
+func (t *translation) disk(c *config, l *leaf) {
+	if l == nil || l.empty() {
+		c.setMachine("resources.disk", defaultDisk, from("resources", l))
+		return
+	}
+	gigabytes, err := strconv.ParseFloat(l.text(), 64)
+	if _, isText := l.value.(string); err != nil || isText || gigabytes <= 0 || gigabytes > 1<<20 {
+		t.refuse(l, idValue, fmt.Sprintf("%q is no disk size in GB", l.text()), "correct the KVMConfig")
+		return
+	}
+	c.setMachine("resources.disk", strconv.FormatFloat(gigabytes, 'f', -1, 64)+"Gi", from("resources", l))
+}
+
+// dataDisk sets the size of a data disk: what the running VM was given, or what the operator would give it.
+func (t *translation) dataDisk(c *config, node *legacy.Node, name, fallback string, running *leaf, field func(string) *leaf) {
+	docker, disk := field("dockerVolumeSizeGB"), field("disk")
+	if size, ok := binarySize(text(running)); ok {
+		leaves := []*leaf{running}
+		if node.Role == legacy.Worker {
+			leaves = append(leaves, docker)
+		}
+		c.setMachine("resources."+name, size, from("resources", leaves...))
+		return
+	}
+	if node.Role == legacy.Worker {
+		for _, l := range []*leaf{docker, disk} {
+			if l != nil && !l.empty() && l.refused == "" {
+				if gigabytes, err := strconv.ParseFloat(l.text(), 64); err == nil && gigabytes > 0 && gigabytes <= 1<<20 {
+					c.setMachine("resources."+name, strconv.FormatFloat(gigabytes, 'f', -1, 64)+"Gi", from("resources", l))
+					return
+				}
+			}
+		}
+	}
+	c.setMachine("resources."+name, fallback, from("resources", docker))
+}
+
+// servers splits a comma-separated list.
+func (t *translation) servers(c *config, path string, running *leaf, rule string) {
+	var servers []any
+	for _, server := range strings.Split(text(running), ",") {
+		if server = strings.TrimSpace(server); server != "" {
+			servers = append(servers, server)
+		}
+	}
+	if len(servers) == 0 {
+		return
+	}
+	leaves := []*leaf{running}
+	for i := 0; ; i++ {
+		l := t.get(sourceFlannel, at("spec.bridge.spec."+rule+".servers", i, ""))
+		if l == nil {
+			break
+		}
+		leaves = append(leaves, l)
+	}
+	c.setMachine(path, servers, from(rule, leaves...))
+}
+
+// hostVolumes carries directories of the host into the new machine, which must then run on the host that has them.
+func (t *translation) hostVolumes(c *config, node *legacy.Node) {
+	list := at("spec.kvm."+string(node.Role)+"s", node.Position, "hostVolumes")
+	source := sourceDeployment + "/" + string(node.Role) + "-" + node.ID
+	var bound *leaf
+	for i := 0; ; i++ {
+		tag, path := t.config(at(list, i, "mountTag")), t.config(at(list, i, "hostPath"))
+		if tag == nil && path == nil {
+			break
+		}
+		bound = tag
+		if !strings.HasPrefix(text(path), "/") || !printable(text(path)) {
+			t.refuse(path, idValue, fmt.Sprintf("%q is no absolute path", text(path)), "correct the KVMConfig")
+			if path != nil {
+				refuseWith(path, tag)
+			}
+			continue
+		}
+		if name := text(tag); name == "" || len(name) > 31 || !printable(name) {
+			t.refuse(tag, idValue, fmt.Sprintf("%q is no mount tag of 1 to 31 characters", name), "correct the KVMConfig")
+			if tag != nil {
+				refuseWith(tag, path)
+			}
+			continue
+		}
+		leaves := []*leaf{tag, path, t.get(source, "volumes["+text(tag)+"].claim"), t.nodeSetting(node, "unit:data-"+text(tag)+".mount")}
+		c.addMachine("hostVolumes", map[string]any{"mountTag": text(tag), "hostPath": text(path)}, from("host-volumes", leaves...))
+	}
+	if bound == nil {
+		return
+	}
+	host := t.volumeHost(node)
+	var where *leaf
+	if host == "" && node.Pod != nil {
+		host, where = node.Pod.Object.Spec.NodeName, t.get(sourcePod+"/"+string(node.Role)+"-"+node.ID, "spec.nodeName")
+	}
+	if host != "" {
+		c.setMachine("nodeSelector[kubernetes.io/hostname]", host, from("host-volumes", where))
+	}
+	t.find(idHostVolume, bound, fmt.Sprintf("worker %s uses directories of host %s; its replacement must start there, after the old VM stopped", node.ID, host), "plan this node without surge")
+}
+
+// volumeHost returns the host that the local volumes of a node are tied to by node affinity, empty if none.
+func (t *translation) volumeHost(node *legacy.Node) string {
+	prefix := fmt.Sprintf("local-pvc-%s-%s-%d-", node.Role, t.id, node.Position)
+	for i := range t.cluster.Volumes {
+		volume := &t.cluster.Volumes[i].Object
+		if volume.Spec.ClaimRef == nil || !strings.HasPrefix(volume.Spec.ClaimRef.Name, prefix) || volume.Spec.NodeAffinity == nil || volume.Spec.NodeAffinity.Required == nil {
+			continue
+		}
+		for _, term := range volume.Spec.NodeAffinity.Required.NodeSelectorTerms {
+			for _, expression := range term.MatchExpressions {
+				if expression.Key == corev1.LabelHostname && expression.Operator == corev1.NodeSelectorOpIn && len(expression.Values) == 1 {
+					return expression.Values[0]
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// etcdVolume says where the new member's data live: the same kind of storage, never the same place.
+func (t *translation) etcdVolume(c *config, node *legacy.Node) {
+	l := t.config("spec.kvm.k8sKVM.storageType")
+	source := sourceDeployment + "/" + string(node.Role) + "-" + node.ID
+	claim, hostPath := t.get(source, "volumes[etcd-data].claim"), t.get(source, "volumes[etcd-data].hostPath")
+	switch text(l) {
+	case "persistentVolume":
+		storage := map[string]any{
+			"accessModes": []any{string(corev1.ReadWriteOnce)},
+			"resources":   map[string]any{"requests": map[string]any{"storage": "15Gi"}},
+		}
+		for i := range t.cluster.Claims {
+			if pvc := &t.cluster.Claims[i].Object; claim != nil && pvc.Name == claim.text() {
+				if quantity, ok := pvc.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+					storage["resources"] = map[string]any{"requests": map[string]any{"storage": quantity.String()}}
+				}
+				if class := storageClass(pvc); class != "" {
+					storage["storageClassName"] = class
+				}
+			}
+		}
+		c.setMachine("etcdVolume.claimTemplate", storage, from("etcd-volume", l, claim))
+	case "", "hostPath":
+		c.setMachine("etcdVolume.hostPath", "/home/core/volumes/"+t.id+"/etcd", from("etcd-volume", l, hostPath))
+	default:
+		t.refuse(l, idValue, fmt.Sprintf("storage type %q is neither hostPath nor persistentVolume", l.text()), "correct the KVMConfig")
+	}
+}
+
+func storageClass(pvc *corev1.PersistentVolumeClaim) string {
+	if pvc.Spec.StorageClassName != nil {
+		return *pvc.Spec.StorageClassName
+	}
+	return pvc.Annotations["volume.beta.kubernetes.io/storage-class"]
+}
+
+// machineName is the name of the Machine and KVMMachine of a legacy node.
+func (t *translation) machineName(node *legacy.Node) string {
+	return t.id + "-" + string(node.Role) + "-" + node.ID
+}
+
+// machineTemplate makes a KVMMachineTemplate. Templates are immutable, so the name carries a digest of the content.
+func (t *translation) machineTemplate(name string, entries []entry, phase string) *Object {
+	o := newObject(infraVersion, "KVMMachineTemplate", t.result.Namespace, name+"-"+fingerprint(entries), phase)
+	t.clusterLabel(o)
+	apply(o, "spec.template.spec.", entries)
+	return t.add(o)
+}
+
+// orphan is the deletion policy of adopted machines: losing the object must never cost a running VM.
+const orphan = string(infrav1.DeletionPolicyOrphan)

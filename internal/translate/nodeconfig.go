@@ -1,0 +1,631 @@
+package translate
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// entry is one value of a node's configuration, before it is known how many nodes share it.
+type entry struct {
+	path  string
+	list  bool
+	value any
+	from  origin
+}
+
+// config is the configuration of new nodes: the KubeadmConfig part and the virtual machine part, each relative to its spec.
+type config struct {
+	kubeadm, machine []entry
+}
+
+func (c *config) set(path string, value any, from origin) {
+	c.kubeadm = append(c.kubeadm, entry{path: path, value: value, from: from})
+}
+
+func (c *config) add(path string, value any, from origin) {
+	c.kubeadm = append(c.kubeadm, entry{path: path, list: true, value: value, from: from})
+}
+
+func (c *config) setMachine(path string, value any, from origin) {
+	c.machine = append(c.machine, entry{path: path, value: value, from: from})
+}
+
+func (c *config) addMachine(path string, value any, from origin) {
+	c.machine = append(c.machine, entry{path: path, list: true, value: value, from: from})
+}
+
+// merge adds the origins of an equal configuration.
+func (c *config) merge(other *config) {
+	for i := range c.kubeadm {
+		c.kubeadm[i].from.leaves = append(c.kubeadm[i].from.leaves, other.kubeadm[i].from.leaves...)
+	}
+	for i := range c.machine {
+		c.machine[i].from.leaves = append(c.machine[i].from.leaves, other.machine[i].from.leaves...)
+	}
+}
+
+// apply writes entries below prefix.
+func apply(o *Object, prefix string, entries []entry) {
+	for _, e := range entries {
+		e.from.leaves = slices.Compact(e.from.leaves)
+		if e.list {
+			o.add(prefix+e.path, e.value, e.from)
+		} else {
+			o.set(prefix+e.path, e.value, e.from)
+		}
+	}
+}
+
+// fingerprint is the same for equal configurations, whatever they were made from.
+func fingerprint(entries []entry) string {
+	hash := sha256.New()
+	encoder := json.NewEncoder(hash)
+	for _, e := range entries {
+		// Values are maps, lists and scalars, which always encode.
+		if err := encoder.Encode([]any{e.path, e.value}); err != nil {
+			panic(fmt.Sprintf("encoding %s: %v", e.path, err))
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil))[:6]
+}
+
+// settings returns the Ignition settings of a node whose path begins with prefix.
+func (t *translation) settings(node *legacy.Node, prefix string) []*leaf {
+	var out []*leaf
+	shared := sourceIgnition + "/" + string(node.Role)
+	for _, source := range []string{shared, shared + "-" + node.ID} {
+		for _, l := range t.reader.bySource[source] {
+			if strings.HasPrefix(l.path, prefix) {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
+// nodeSetting returns one Ignition setting of a node, or nil.
+func (t *translation) nodeSetting(node *legacy.Node, path string) *leaf {
+	shared := sourceIgnition + "/" + string(node.Role)
+	if l := t.get(shared, path); l != nil {
+		return l
+	}
+	return t.get(shared+"-"+node.ID, path)
+}
+
+// nodeConfig is what every new node of a kind gets: registration, kubelet flags, files, users and commands. The order is fixed,
+// because it decides the names of templates.
+func (t *translation) nodeConfig(node *legacy.Node, registration []string) *config {
+	c := &config{}
+	for _, base := range registration {
+		t.registration(c, node, base)
+	}
+	t.files(c, node)
+	t.registry(c, node)
+	t.systemServices(c, node)
+	t.users(c, node)
+	c.set("format", "cloud-config", from("bootstrap-format"))
+	return c
+}
+
+// criSocket is containerd's; kubeadm 1.22 and 1.23 take it without a scheme.
+const criSocket = "/run/containerd/containerd.sock"
+
+// registration names the node and its kubelet's flags. Name, provider ID and address come from the metadata that the provider
+// serves to the VM (init-join-proof.md 3).
+func (t *translation) registration(c *config, node *legacy.Node, base string) {
+	c.set(base+".name", "{{ ds.meta_data.local_hostname }}", from("node-registration"))
+	c.set(base+".criSocket", criSocket, from("node-registration"))
+	if node.Role == legacy.Master {
+		// Both taints are explicit: below 1.25 kubeadm sets only the second, and Cluster API's readiness gate wants the first (init-join-proof.md 6).
+		for _, taint := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
+			c.add(base+".taints", map[string]any{"key": taint, "effect": "NoSchedule"}, from("node-registration"))
+		}
+	}
+	arg := func(name, value string, rule origin) {
+		c.add(base+".kubeletExtraArgs", map[string]any{"name": name, "value": value}, rule)
+	}
+	arg("provider-id", "kvm://"+t.id+"/{{ ds.meta_data.instance_id }}", from("node-registration"))
+	arg("node-ip", "{{ ds.meta_data.local_ipv4 }}", from("node-registration", t.nodeSetting(node, "unit:"+unitKubelet+"#flag --node-ip")))
+	t.nodeLabels(node, arg)
+	t.kubelet(node, arg)
+}
+
+// keptLabels are labels of the legacy kubelet's command line and what becomes of them. What is not listed is kept as it is.
+func keptLabels(role legacy.Role) map[string]string {
+	labels := map[string]string{
+		"ip":                                 "{{ ds.meta_data.local_ipv4 }}",
+		"kvm-operator.giantswarm.io/version": "",
+	}
+	if role == legacy.Master {
+		// k8s-addons of a booting legacy master deletes every other Node labelled role=master (legacy-system.md 6.6).
+		labels["role"] = ""
+	}
+	return labels
+}
+
+func (t *translation) nodeLabels(node *legacy.Node, arg func(name, value string, rule origin)) {
+	l := t.nodeSetting(node, "unit:"+unitKubelet+"#flag --node-labels")
+	leaves := []*leaf{l, t.config("spec.cluster.kubernetes.kubelet.labels")}
+	words := strings.Split(text(l), ",")
+	if l == nil {
+		words = append([]string{"node.kubernetes.io/" + string(node.Role)}, strings.Split(text(t.config("spec.cluster.kubernetes.kubelet.labels")), ",")...)
+	}
+	special := keptLabels(node.Role)
+	labels := map[string]string{}
+	for _, word := range words {
+		name, value, _ := strings.Cut(strings.TrimSpace(word), "=")
+		replacement, known := special[name]
+		switch {
+		case name == "", known && replacement == "":
+		case known:
+			labels[name] = replacement
+		case len(validation.IsQualifiedName(name)) > 0 || !validLabelValue(value):
+			t.refuse(l, idValue, fmt.Sprintf("%q is no node label", word), "correct spec.cluster.kubernetes.kubelet.labels")
+		default:
+			labels[name] = value
+		}
+	}
+	for name, custom := range t.customerLabels(node) {
+		leaves = append(leaves, custom)
+		labels[name] = text(custom)
+	}
+	parts := make([]string, 0, len(labels))
+	for _, name := range sortedKeys(labels) {
+		parts = append(parts, name+"="+labels[name])
+	}
+	rule := "node-labels"
+	if len(leaves) > 2 {
+		rule = "worker-labels"
+		slices.SortFunc(leaves[2:], func(a, b *leaf) int { return strings.Compare(a.path, b.path) })
+	}
+	arg("node-labels", strings.Join(parts, ","), from(rule, leaves...))
+}
+
+func validLabelValue(value string) bool { return len(validation.IsValidLabelValue(value)) == 0 }
+
+// customerLabels are the labels the customer asked for, which only KVMClusterConfig knows (legacy-system.md 2.2).
+func (t *translation) customerLabels(node *legacy.Node) map[string]*leaf {
+	out := map[string]*leaf{}
+	if node.Role != legacy.Worker {
+		return out
+	}
+	prefix := ""
+	for i := 0; ; i++ {
+		l := t.get(sourceCluster, at("spec.guest.workers", i, "id"))
+		if l == nil {
+			return out
+		}
+		if l.text() == node.ID {
+			prefix = at("spec.guest.workers", i, "labels")
+			break
+		}
+	}
+	for _, l := range t.reader.bySource[sourceCluster] {
+		if !strings.HasPrefix(l.path, prefix+".") && !strings.HasPrefix(l.path, prefix+"[") {
+			continue
+		}
+		name := strings.TrimPrefix(strings.Trim(strings.TrimPrefix(l.path, prefix), "."), "[")
+		name = strings.TrimSuffix(name, "]")
+		switch {
+		case len(validation.IsQualifiedName(name)) > 0 || !validLabelValue(l.text()):
+			t.refuse(l, idValue, fmt.Sprintf("%q=%q is no node label", name, l.text()), "correct the KVMClusterConfig")
+		case reservedLabel(name):
+			t.refuse(l, idValue, fmt.Sprintf("label %q belongs to Kubernetes; kubelets may not set it", name), "remove it from the KVMClusterConfig")
+		default:
+			out[name] = l
+			if node.Node != nil && node.Node.Object.Labels[name] != l.text() {
+				t.find(idLabel, l, fmt.Sprintf("label %s=%s is recorded for worker %s, but its Node does not carry it; the new node will", name, l.text(), node.ID), "tell the customer, or remove the label from the KVMClusterConfig")
+			}
+		}
+	}
+	return out
+}
+
+// reservedLabel tells whether a kubelet refuses to set the label itself (k8s.io/kubernetes, cmd/kubelet/app/options: labels in the
+// kubernetes.io and k8s.io domains must be in a short list of prefixes).
+func reservedLabel(name string) bool {
+	domain, _, prefixed := strings.Cut(name, "/")
+	if !prefixed {
+		return false
+	}
+	reserved := domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io")
+	return reserved && domain != "node.kubernetes.io" && domain != "kubelet.kubernetes.io" && !strings.HasSuffix(domain, ".node.kubernetes.io") && !strings.HasSuffix(domain, ".kubelet.kubernetes.io")
+}
+
+// kubelet carries the kubelet's settings as flags: CAPBK has no place for a KubeletConfiguration, and kubeadm patches it only from
+// 1.25 on. Flags win over the configuration that kubeadm writes.
+func (t *translation) kubelet(node *legacy.Node, arg func(name, value string, rule origin)) {
+	file := "file:" + fileKubelet + "#"
+	t.clusterDNS(node, arg)
+	for _, group := range []struct{ name, field, sign string }{
+		{"eviction-hard", "evictionHard", "<"},
+		{"eviction-soft", "evictionSoft", "<"},
+		{"eviction-soft-grace-period", "evictionSoftGracePeriod", "="},
+		{"kube-reserved", "kubeReserved", "="},
+		{"system-reserved", "systemReserved", "="},
+	} {
+		t.pairs(node, file+group.field, group.sign, func(value string, leaves []*leaf) { arg(group.name, value, from("kubelet-config", leaves...)) })
+	}
+	for _, single := range []struct{ name, field string }{
+		{"eviction-max-pod-grace-period", "evictionMaxPodGracePeriod"},
+		{"protect-kernel-defaults", "protectKernelDefaults"},
+		{"serialize-image-pulls", "serializeImagePulls"},
+		{"streaming-connection-idle-timeout", "streamingConnectionIdleTimeout"},
+		{"kernel-memcg-notification", "kernelMemcgNotification"},
+	} {
+		if l := t.nodeSetting(node, file+single.field); l != nil {
+			arg(single.name, l.text(), from("kubelet-config", l))
+		}
+	}
+	t.maxPods(node, file, arg)
+	var suites []string
+	leaves := t.settings(node, file+"tlsCipherSuites[")
+	for _, l := range leaves {
+		suites = append(suites, l.text())
+	}
+	if len(suites) > 0 {
+		arg("tls-cipher-suites", strings.Join(suites, ","), from("kubelet-config", leaves...))
+	}
+	if l := t.nodeSetting(node, file+"port"); l != nil {
+		arg("port", l.text(), from("kubelet-config", l, t.config("spec.cluster.kubernetes.kubelet.port")))
+	}
+	t.containerLogs(node, arg)
+	t.featureGates(t.settings(node, file+"featureGates"), func(value string, rule origin) { arg("feature-gates", value, rule) })
+	if l := t.nodeSetting(node, file+"authorization.mode"); text(l) == "AlwaysAllow" {
+		t.find(idKubeletAuth, l, string(node.Role)+"s' kubelets answer unauthenticated requests today; new ones will not", "give scrapers a service account that may get nodes/metrics")
+	}
+}
+
+// clusterDNS carries the resolver's address and domain. Where the KVMConfig contradicts the running kubelets, the running value is
+// carried and a human is told.
+func (t *translation) clusterDNS(node *legacy.Node, arg func(name, value string, rule origin)) {
+	file := "file:" + fileKubelet + "#"
+	carry := func(flag string, l *leaf, running []*leaf) {
+		value := text(l)
+		if len(running) > 0 {
+			parts := make([]string, 0, len(running))
+			for _, r := range running {
+				parts = append(parts, r.text())
+			}
+			if inUse := strings.Join(parts, ","); inUse != value {
+				t.refuse(l, idContradict, fmt.Sprintf("the KVMConfig says %q, kubelets use %q", value, inUse), "correct the KVMConfig")
+				value = inUse
+			}
+		}
+		if value != "" {
+			arg(flag, value, from("kubelet-dns", append(running, l)...))
+		}
+	}
+	carry("cluster-dns", t.config("spec.cluster.kubernetes.dns.ip"), t.settings(node, file+"clusterDNS["))
+	carry("cluster-domain", t.config("spec.cluster.kubernetes.domain"), t.settings(node, file+"clusterDomain"))
+}
+
+// pairs joins the fields of a map into one flag value, sorted by name.
+func (t *translation) pairs(node *legacy.Node, prefix, sign string, use func(value string, leaves []*leaf)) {
+	var parts []string
+	var leaves []*leaf
+	for _, l := range t.settings(node, prefix) {
+		name := strings.TrimPrefix(l.path, prefix)
+		if name == "" || name[0] != '.' && name[0] != '[' {
+			continue
+		}
+		parts = append(parts, strings.Trim(name, ".[]")+sign+l.text())
+		leaves = append(leaves, l)
+	}
+	if len(parts) > 0 {
+		use(strings.Join(parts, ","), leaves)
+	}
+}
+
+// maxPods follows the template variable ${MAX_PODS} to the script that sets it.
+func (t *translation) maxPods(node *legacy.Node, file string, arg func(name, value string, rule origin)) {
+	l := t.nodeSetting(node, file+"maxPods")
+	if l == nil {
+		return
+	}
+	value, script := l.text(), t.nodeSetting(node, "file:"+fileKubeletEnv)
+	if value == "${MAX_PODS}" && script != nil {
+		for line := range strings.Lines(script.text()) {
+			if number, found := strings.CutPrefix(strings.TrimSpace(line), "MAX_PODS="); found {
+				value = number
+			}
+		}
+	}
+	if strings.Contains(value, "$") {
+		t.refuse(l, idValue, fmt.Sprintf("the value of %s is set by a script that is not understood", value), "set the number of pods per node by hand")
+		return
+	}
+	arg("max-pods", value, from("kubelet-config", l, script))
+}
+
+// containerLogs carries Docker's log rotation: with containerd the kubelet rotates logs itself.
+func (t *translation) containerLogs(node *legacy.Node, arg func(name, value string, rule origin)) {
+	l := t.nodeSetting(node, "unit:"+unitDocker+"/10-giantswarm-extra-args.conf#Environment DOCKER_CGROUPS")
+	for _, word := range strings.Fields(text(l)) {
+		name, value, found := strings.Cut(word, "=")
+		if !found {
+			continue
+		}
+		switch name {
+		case "max-size":
+			if size, ok := binarySize(value); ok {
+				arg("container-log-max-size", size, from("container-logs", l))
+			}
+		case "max-file":
+			arg("container-log-max-files", value, from("container-logs", l))
+		}
+	}
+}
+
+// retiredGates are feature gates that are on by default since Kubernetes 1.21 or earlier. They are left out: a gate that a later
+// version no longer knows keeps a component from starting, and the first upgrade would find out.
+func retiredGates() map[string]string {
+	return map[string]string{"TTLAfterFinished": "true", "CSIMigrationAWS": "false"}
+}
+
+// featureGates passes on gates that still say something.
+func (t *translation) featureGates(leaves []*leaf, use func(value string, rule origin)) {
+	var parts []string
+	retired := retiredGates()
+	for _, l := range leaves {
+		words := strings.Split(l.text(), ",")
+		if _, gate, found := strings.Cut(l.path, "featureGates."); found {
+			words = []string{gate + "=" + l.text()}
+		}
+		for _, word := range words {
+			name, value, _ := strings.Cut(word, "=")
+			if word != "" && retired[name] != value {
+				parts = append(parts, word)
+			}
+		}
+	}
+	if len(parts) > 0 {
+		use(strings.Join(parts, ","), from("feature-gates", leaves...))
+	}
+}
+
+// maxInline is the longest file content that a KubeadmConfig holds (maxLength of content in the CRD).
+const maxInline = 10240
+
+// file carries one file of the legacy node.
+func (t *translation) file(c *config, path, permissions, content string, rule origin) {
+	item := map[string]any{"path": path, "owner": "root:root", "permissions": permissions, "content": content}
+	// The whole document is a Jinja template: what looks like one is hidden from it (capi-contract.md 11).
+	if strings.Contains(content, "{{") || strings.Contains(content, "{%") || strings.Contains(content, "{#") || !printable(content) {
+		item["content"], item["encoding"] = base64.StdEncoding.EncodeToString([]byte(content)), "base64"
+	}
+	if len(item["content"].(string)) > maxInline {
+		for _, l := range rule.leaves {
+			t.refuse(l, idValue, fmt.Sprintf("%s is %d bytes long, more than the %d a KubeadmConfig holds", path, len(content), maxInline), "shorten the file, or bake it into the node image")
+		}
+		return
+	}
+	c.add("files", item, rule)
+}
+
+// printable tells whether cloud-init's YAML keeps the text as it is.
+func printable(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '\n' && r != '\t' && (r < ' ' || r == 0x7f || r == 0xfffd || r >= 0x80 && r < 0xa0)
+	})
+}
+
+// files carries the operating system settings of the legacy nodes.
+func (t *translation) files(c *config, node *legacy.Node) {
+	if l := t.nodeSetting(node, "file:"+fileSysctl); l != nil {
+		t.file(c, "/etc/sysctl.d/90-hardening.conf", "0644", l.text(), from("sysctl", l, t.nodeSetting(node, "unit:os-hardening.service")))
+		c.add("preKubeadmCommands", "sysctl --system", from("sysctl", l))
+	}
+	if l := t.nodeSetting(node, "file:"+fileModules); l != nil {
+		// nf_conntrack_ipv4 went into nf_conntrack with Linux 4.19.
+		lines := strings.ReplaceAll(l.text(), "nf_conntrack_ipv4", "nf_conntrack")
+		t.file(c, "/etc/modules-load.d/ip_vs.conf", "0644", strings.TrimRight(lines, "\n")+"\n", from("modules", l))
+		c.add("preKubeadmCommands", "systemctl restart systemd-modules-load.service", from("modules", l))
+	}
+	if l := t.nodeSetting(node, "file:"+fileISCSI); l != nil {
+		c.add("files", map[string]any{"path": fileISCSI, "owner": "root:root", "permissions": "0600", "content": l.text(), "append": true}, from("iscsi-daemon", l))
+	}
+	if l := t.nodeSetting(node, "file:"+fileSSHCA); l != nil {
+		t.file(c, fileSSHCA, "0644", l.text(), from("ssh", l))
+	}
+	if l := t.nodeSetting(node, "file:"+fileSSHD); l != nil {
+		// Debian's sshd_config includes this directory first, and the first value of a keyword wins.
+		t.file(c, "/etc/ssh/sshd_config.d/10-legacy.conf", "0600", withoutSubsystem(l.text()), from("ssh", l))
+		c.add("preKubeadmCommands", "systemctl reload ssh.service", from("ssh", l))
+	}
+	t.kubeProxy(c, node)
+}
+
+// withoutSubsystem leaves out Subsystem lines: the distribution's file has one for sftp, and sshd refuses a second.
+func withoutSubsystem(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(line)), "subsystem") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// kubeProxy gives new nodes the files that the kube-proxy DaemonSet mounts from its host: without them it crash-loops there
+// (legacy-system.md 6.7). Its identity is the workers', on control plane nodes too: it may do no more than a proxy needs.
+func (t *translation) kubeProxy(c *config, node *legacy.Node) {
+	content, leaves := node.Ignition.File(fileProxy), t.settings(node, "file:"+fileProxy+"#")
+	if content == nil || len(leaves) == 0 {
+		return
+	}
+	conntrack := t.config("spec.cluster.kubernetes.networkSetup.kubeProxy.conntrackMaxPerCore")
+	if running := t.nodeSetting(node, "file:"+fileProxy+"#conntrack.maxPerCore"); conntrack != nil && !conntrack.empty() && running != nil && running.text() != text(conntrack) {
+		t.refuse(conntrack, idContradict, fmt.Sprintf("the KVMConfig says %s, kube-proxy runs with %s", text(conntrack), running.text()), "correct the KVMConfig")
+	}
+	if cidr, ok := t.podCIDR(); ok {
+		subnet := t.config("spec.cluster.calico.subnet")
+		if running := t.nodeSetting(node, "file:"+fileProxy+"#clusterCIDR"); running != nil && running.text() != cidr {
+			t.refuse(subnet, idContradict, fmt.Sprintf("the KVMConfig says %s, kube-proxy runs with %s", cidr, running.text()), "correct the KVMConfig")
+		}
+		leaves = append(leaves, subnet, t.config("spec.cluster.calico.cidr"))
+	}
+	t.file(c, fileProxy, "0644", string(content.Content), from("kube-proxy", append(leaves, conntrack)...))
+	worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig)
+	if worker == nil {
+		return
+	}
+	t.file(c, fileProxyKubeconfig, "0644", worker.text(), from("kube-proxy", worker))
+	for _, part := range []string{"ca", "crt", "key"} {
+		path := "/etc/kubernetes/ssl/worker-" + part + ".pem"
+		source := t.get(sourceSecret+"/worker", "data."+part)
+		if source == nil {
+			continue
+		}
+		c.add("files", map[string]any{
+			"path": path, "owner": "root:root", "permissions": "0600",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": "worker-" + part + ".pem"}},
+		}, from("kube-proxy", source, t.setting(legacy.Worker, "file:"+path)))
+		t.nodeFile("worker-"+part+".pem", withNewline([]byte(source.text())), from("kube-proxy", source))
+	}
+}
+
+// nodeFile puts a value into Secret <id>-node-files, from which nodes read files that hold secrets.
+func (t *translation) nodeFile(name string, value []byte, rule origin) {
+	if t.nodeFiles == nil {
+		t.nodeFiles = t.secretObject("node-files", PhaseTranslate)
+		t.nodeFiles.Note = "files with secrets that new nodes need at boot"
+		t.add(t.nodeFiles)
+	}
+	if _, set := nestedKey(t.nodeFiles, name); set {
+		return
+	}
+	data(t.nodeFiles, name, value, rule)
+}
+
+func nestedKey(o *Object, name string) (any, bool) {
+	values, _ := o.Object["data"].(map[string]any)
+	value, ok := values[name]
+	return value, ok
+}
+
+// registry carries registry mirrors, credentials and proxies of Docker to containerd and the kubelet.
+func (t *translation) registry(c *config, node *legacy.Node) {
+	restart := origin{rule: "proxy"}
+	if mirrors := t.settings(node, "file:"+fileDockerDaemon+"#registry-mirrors["); len(mirrors) > 0 {
+		// Docker uses mirrors for its own hub only, so containerd gets them for that host only.
+		var hosts strings.Builder
+		hosts.WriteString("server = \"https://registry-1.docker.io\"\n")
+		for _, l := range mirrors {
+			fmt.Fprintf(&hosts, "\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", l.text())
+		}
+		t.file(c, "/etc/containerd/certs.d/docker.io/hosts.toml", "0644", hosts.String(), from("registry", mirrors...))
+	}
+	if auths := t.settings(node, "file:"+fileDockerAuth+"#auths"); len(auths) > 0 {
+		// The kubelet reads pull credentials in Docker's format, whatever the runtime. The directory is a mount of its own,
+		// made after cloud-init writes files, so the file is put there by a command.
+		file := node.Ignition.File(fileDockerAuth)
+		t.nodeFile("registry-auth.json", file.Content, from("registry-auth", auths...))
+		c.add("files", map[string]any{
+			"path": "/etc/kubernetes/registry-auth.json", "owner": "root:root", "permissions": "0600",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": "registry-auth.json"}},
+		}, from("registry-auth", auths...))
+		c.add("preKubeadmCommands", "install -D -m 0600 /etc/kubernetes/registry-auth.json /var/lib/kubelet/config.json", from("registry-auth", auths...))
+	}
+	var lines []string
+	for _, l := range t.settings(node, "unit:"+unitDocker+"/") {
+		_, name, found := strings.Cut(l.path, "#Environment ")
+		if found && strings.HasSuffix(strings.ToLower(name), "_proxy") && l.text() != "" {
+			lines = append(lines, "Environment=\""+name+"="+strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(l.text())+"\"")
+			restart.leaves = append(restart.leaves, l)
+		}
+	}
+	if len(lines) > 0 {
+		dropin := []byte("[Service]\n" + strings.Join(lines, "\n") + "\n")
+		t.nodeFile("proxy.conf", dropin, restart)
+		c.add("files", map[string]any{
+			"path": "/etc/systemd/system/containerd.service.d/10-proxy.conf", "owner": "root:root", "permissions": "0600",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": "proxy.conf"}},
+		}, restart)
+		c.add("preKubeadmCommands", "systemctl daemon-reload && systemctl restart containerd.service", restart)
+	}
+	if t.dockerCIDR == "carry" {
+		l := t.config("spec.cluster.docker.daemon.cidr")
+		rule := from("docker-cidr", l, t.nodeSetting(node, "unit:"+unitDocker+"/10-giantswarm-extra-args.conf#Environment DOCKER_OPT_BIP"))
+		t.file(c, "/etc/systemd/system/docker.service.d/10-bridge.conf", "0644", "[Service]\nEnvironment=\"DOCKER_OPT_BIP=--bip="+l.text()+"\"\n", rule)
+	}
+}
+
+// systemServices enables what legacy nodes run besides Kubernetes.
+func (t *translation) systemServices(c *config, node *legacy.Node) {
+	var names []string
+	var leaves []*leaf
+	for _, name := range []string{"iscsid.service", "multipathd.service"} {
+		if l := t.nodeSetting(node, "unit:"+name); text(l) == "enabled" {
+			names, leaves = append(names, name), append(leaves, l)
+		}
+	}
+	if len(names) > 0 {
+		c.add("preKubeadmCommands", "systemctl enable --now "+strings.Join(names, " "), from("iscsi-daemon", leaves...))
+	}
+}
+
+// users carries the people who may log in: those of the running nodes, and whoever was added to the KVMConfig since.
+func (t *translation) users(c *config, node *legacy.Node) {
+	users := slices.Clone(node.Ignition.Users)
+	byName := map[string][]*leaf{}
+	for i := 0; ; i++ {
+		name, sshKey := t.config(at("spec.cluster.kubernetes.ssh.userList", i, "name")), t.config(at("spec.cluster.kubernetes.ssh.userList", i, "publicKey"))
+		if name == nil && sshKey == nil {
+			break
+		}
+		if !userName.MatchString(text(name)) {
+			t.refuse(name, idValue, fmt.Sprintf("%q is no user name", text(name)), "correct spec.cluster.kubernetes.ssh.userList")
+			if name != nil {
+				refuseWith(name, sshKey)
+			}
+			continue
+		}
+		byName[text(name)] = append(byName[text(name)], name, sshKey)
+		at := slices.IndexFunc(users, func(u legacy.IgnitionUser) bool { return u.Name == text(name) })
+		if at < 0 {
+			users = append(users, legacy.IgnitionUser{Name: text(name), Groups: []string{"sudo"}, Shell: "/bin/bash", SSHAuthorizedKeys: []string{text(sshKey)}})
+		} else if !slices.Contains(users[at].SSHAuthorizedKeys, text(sshKey)) && text(sshKey) != "" {
+			users[at].SSHAuthorizedKeys = append(slices.Clone(users[at].SSHAuthorizedKeys), text(sshKey))
+		}
+	}
+	for _, user := range users {
+		leaves := append(t.settings(node, "user:"+user.Name+"#"), byName[user.Name]...)
+		if !userName.MatchString(user.Name) {
+			for _, l := range leaves {
+				t.refuse(l, idValue, fmt.Sprintf("%q is no user name", user.Name), "correct spec.cluster.kubernetes.ssh.userList")
+			}
+			continue
+		}
+		item := map[string]any{"name": user.Name}
+		if user.Shell != "" {
+			item["shell"] = user.Shell
+		}
+		if slices.Contains(user.Groups, "sudo") {
+			item["groups"], item["sudo"] = "sudo", "ALL=(ALL) NOPASSWD:ALL"
+		}
+		var keys []any
+		for _, sshKey := range user.SSHAuthorizedKeys {
+			if sshKey != "" {
+				keys = append(keys, sshKey)
+			}
+		}
+		if len(keys) > 0 {
+			item["sshAuthorizedKeys"] = keys
+		}
+		c.add("users", item, from("users", leaves...))
+	}
+}
+
+// userName is what useradd accepts.
+var userName = regexp.MustCompile(`^[a-z_][a-z0-9_.-]{0,31}$`)

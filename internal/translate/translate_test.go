@@ -1,0 +1,443 @@
+package translate
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1alpha1 "github.com/giantswarm/apiextensions/v3/pkg/apis/core/v1alpha1"
+	providerv1alpha1 "github.com/giantswarm/apiextensions/v3/pkg/apis/provider/v1alpha1"
+	releasev1alpha1 "github.com/giantswarm/apiextensions/v3/pkg/apis/release/v1alpha1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/randfill"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+const fixtures = "../../testdata/fixtures"
+
+// load reads the one cluster of a fixture.
+func load(t testing.TB, fixture string) *legacy.Cluster {
+	t.Helper()
+	source, err := legacy.Open(t.Context(), filepath.Join(fixtures, fixture), legacy.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, source.Close()) })
+	ids, err := source.IDs(t.Context())
+	require.NoError(t, err)
+	require.Len(t, ids, 1)
+	cluster, err := source.Load(t.Context(), ids[0])
+	require.NoError(t, err)
+	return cluster
+}
+
+// fixtureNames lists every fixture: a new directory is tested without touching this file.
+func fixtureNames(t testing.TB) []string {
+	t.Helper()
+	entries, err := os.ReadDir(fixtures)
+	require.NoError(t, err)
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	require.NotEmpty(t, names)
+	return names
+}
+
+func TestEveryFieldOfTheLegacyTypesHasARow(t *testing.T) {
+	t.Parallel()
+	table := newTable()
+	for _, c := range []struct {
+		source, root string
+		value        any
+	}{
+		{sourceConfig, "spec", providerv1alpha1.KVMConfigSpec{}},
+		{sourceConfig, "status", providerv1alpha1.KVMConfigStatus{}},
+		{sourceCluster, "spec", corev1alpha1.KVMClusterConfigSpec{}},
+		{sourceCert + "/api", "spec", corev1alpha1.CertConfigSpec{}},
+		{sourceCert + "/etcd", "spec", corev1alpha1.CertConfigSpec{}},
+		{sourceFlannel, "spec", corev1alpha1.FlannelConfigSpec{}},
+		{sourceRelease, "spec", releasev1alpha1.ReleaseSpec{}},
+	} {
+		for _, path := range leafPaths(reflect.TypeOf(c.value), c.root) {
+			_, found := table.find(c.source, path)
+			assert.Truef(t, found, "%s %s has no row in fields.go", c.source, path)
+		}
+	}
+}
+
+// leafPaths lists the JSON paths of all leaf fields of a type, in the table's notation.
+func leafPaths(kind reflect.Type, path string) []string {
+	switch kind.Kind() {
+	case reflect.Pointer:
+		return leafPaths(kind.Elem(), path)
+	case reflect.Slice:
+		return leafPaths(kind.Elem(), path+"[]")
+	case reflect.Map:
+		return leafPaths(kind.Elem(), path+"[some.key/of]")
+	case reflect.Struct:
+		if _, custom := reflect.New(kind).Interface().(json.Marshaler); custom {
+			return []string{path}
+		}
+		var paths []string
+		for i := range kind.NumField() {
+			field := kind.Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			switch {
+			case name == "-":
+			case name == "":
+				paths = append(paths, leafPaths(field.Type, path)...)
+			default:
+				paths = append(paths, leafPaths(field.Type, path+"."+name)...)
+			}
+		}
+		return paths
+	default:
+		return []string{path}
+	}
+}
+
+func TestEveryFieldOfEveryFixtureHasARow(t *testing.T) {
+	t.Parallel()
+	for _, name := range fixtureNames(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable()
+			for _, l := range readLeaves(load(t, name)).leaves {
+				_, found := table.find(l.source, l.path)
+				if name == "hostile-names" && l.source == sourceRecord && strings.Contains(l.path, "<script>") {
+					assert.False(t, found, "a record nobody knows must ask for a decision")
+					continue
+				}
+				assert.Truef(t, found, "%s %s (%s) has no row in fields.go", l.source, l.path, l.text()[:min(60, len(l.text()))])
+			}
+		})
+	}
+}
+
+func TestNoRuleLosesAMappedValueOfAnyFixture(t *testing.T) {
+	t.Parallel()
+	for _, name := range fixtureNames(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			result := New().Translate(load(t, name), Options{})
+			for _, f := range result.Findings {
+				assert.NotEqualf(t, idLost, f.ID, "%s %s: %s", f.Object, f.Path, f.Message)
+			}
+			checkAccounting(t, result)
+		})
+	}
+}
+
+// checkAccounting asserts what must hold for every translation, whatever the input.
+func checkAccounting(t testing.TB, result *Result) {
+	t.Helper()
+	sum := 0
+	for _, count := range result.Counts() {
+		sum += count
+	}
+	assert.Len(t, result.Fields, sum)
+	known := map[string]bool{}
+	for _, f := range result.Fields {
+		known[f.Key] = true
+		switch f.Disposition {
+		case Mapped, Derived:
+			assert.NotEmptyf(t, f.Targets, "%s is %s but has no target", f.Key, f.Disposition)
+		case Dropped, NeedsDecision:
+			assert.NotEmptyf(t, f.Reason, "%s is %s without a reason", f.Key, f.Disposition)
+		}
+	}
+	for _, o := range result.Objects {
+		for _, v := range o.Values {
+			assert.NotEmptyf(t, v.Rule, "%s %s has no rule", o.Ref(), v.Path)
+			for _, key := range v.From {
+				assert.Truef(t, known[key], "%s %s comes from %s, which was never read", o.Ref(), v.Path, key)
+			}
+		}
+		assert.Equal(t, leavesOf(o), valuePaths(o), "every value of %s has exactly one origin", o.Ref())
+	}
+}
+
+func leavesOf(o *Object) map[string]bool {
+	paths := map[string]bool{}
+	visit := func(path string, _ any) { paths[path] = true }
+	for name, value := range o.Object {
+		switch name {
+		case "apiVersion", "kind":
+		case "metadata":
+			metadata, _ := value.(map[string]any)
+			for _, part := range []string{"labels", "annotations"} {
+				if m, ok := metadata[part].(map[string]any); ok {
+					walk("metadata."+part, m, visit)
+				}
+			}
+		default:
+			walk(name, value, visit)
+		}
+	}
+	return paths
+}
+
+func valuePaths(o *Object) map[string]bool {
+	paths := map[string]bool{}
+	for _, v := range o.Values {
+		paths[v.Path] = true
+	}
+	return paths
+}
+
+func TestObjectsAreValidForTheGoTypesOfClusterAPI(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"al9qy", "b4n9x", "host-path-etcd", "proxy-and-registry-auth"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, o := range New().Translate(load(t, name), Options{}).Objects {
+				into, known := map[string]any{
+					"Namespace": &corev1.Namespace{}, "Secret": &corev1.Secret{},
+					"Cluster": &clusterv1.Cluster{}, "Machine": &clusterv1.Machine{}, "MachineDeployment": &clusterv1.MachineDeployment{},
+					"KubeadmControlPlane": &controlplanev1.KubeadmControlPlane{}, "KubeadmConfigTemplate": &bootstrapv1.KubeadmConfigTemplate{},
+					"KVMCluster": &infrav1.KVMCluster{}, "KVMMachine": &infrav1.KVMMachine{}, "KVMMachineTemplate": &infrav1.KVMMachineTemplate{},
+				}[o.GetKind()]
+				require.Truef(t, known, "kind %s", o.GetKind())
+				err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true)
+				assert.NoErrorf(t, err, "%s", o.Ref())
+			}
+		})
+	}
+}
+
+func TestSettingsThatMustSurviveArrive(t *testing.T) {
+	t.Parallel()
+	result := New().Translate(load(t, "al9qy"), Options{CAKey: []byte("KEY")})
+	object := func(kind, name string) map[string]any {
+		o := result.Object(kind, name)
+		require.NotNilf(t, o, "%s/%s", kind, name)
+		return o.Object
+	}
+	field := func(o map[string]any, path ...string) any {
+		value, found, err := unstructured.NestedFieldNoCopy(o, path...)
+		require.NoError(t, err)
+		require.Truef(t, found, "%v", path)
+		return value
+	}
+	kcp := object("KubeadmControlPlane", "al9qy")
+	args := map[string]any{}
+	for _, item := range field(kcp, "spec", "kubeadmConfigSpec", "clusterConfiguration", "apiServer", "extraArgs").([]any) {
+		arg := item.(map[string]any)
+		args[arg["name"].(string)] = arg["value"]
+	}
+	for name, want := range map[string]string{
+		"etcd-prefix":                "giantswarm.io",
+		"service-account-issuer":     "https://api.al9qy.k8s.anubis.example.test",
+		"service-account-jwks-uri":   "https://api.al9qy.k8s.anubis.example.test/openid/v1/jwks",
+		"encryption-provider-config": fileEncryption,
+		"oidc-issuer-url":            "https://dex.g8s.anubis.example.test",
+		"oidc-groups-claim":          "groups",
+		"audit-policy-file":          fileAuditPolicy,
+		"runtime-config":             "api/all=true,scheduling.k8s.io/v1alpha1=true",
+	} {
+		assert.Equal(t, want, args[name], name)
+	}
+	assert.Contains(t, args["enable-admission-plugins"], "PodSecurityPolicy")
+	assert.Equal(t, "v1.22.17", field(kcp, "spec", "version"))
+	assert.Equal(t, int64(443), field(kcp, "spec", "kubeadmConfigSpec", "initConfiguration", "localAPIEndpoint", "bindPort"))
+	assert.Equal(t, "3.5.0-0", field(kcp, "spec", "kubeadmConfigSpec", "clusterConfiguration", "etcd", "local", "imageTag"))
+	sans := field(kcp, "spec", "kubeadmConfigSpec", "clusterConfiguration", "apiServer", "certSANs")
+	assert.Contains(t, sans, "internal-api.al9qy.k8s.anubis.example.test")
+
+	cluster := object("Cluster", "al9qy")
+	assert.Equal(t, true, field(cluster, "spec", "paused"))
+	assert.Equal(t, []any{"172.31.0.0/16"}, field(cluster, "spec", "clusterNetwork", "services", "cidrBlocks"))
+	_, pods, err := unstructured.NestedFieldNoCopy(cluster, "spec", "clusterNetwork", "pods")
+	require.NoError(t, err)
+	assert.False(t, pods, "a pod network would make the controller manager allocate node CIDRs, which Calico does here")
+	_, reference, err := unstructured.NestedFieldNoCopy(cluster, "spec", "controlPlaneRef")
+	require.NoError(t, err)
+	assert.False(t, reference, "a controlPlaneRef can never be removed again")
+
+	machine := object("KVMMachine", "al9qy-worker-k3m9a")
+	assert.Equal(t, "iqn.2016-04.com.coreos.iscsi:giantswarm-al9qy-worker-2", field(machine, "spec", "iscsi", "initiatorName"))
+	assert.Equal(t, "Orphan", field(machine, "spec", "deletionPolicy"))
+	assert.Equal(t, "16Gi", field(machine, "spec", "resources", "memory"), "QEMU reads 16G as 16 GiB")
+	labels := object("Machine", "al9qy-master-p1l6x")["metadata"].(map[string]any)["labels"]
+	assert.NotContains(t, labels, clusterv1.MachineControlPlaneLabel)
+
+	for _, suffix := range []string{"ca", "etcd", "sa", "proxy"} {
+		secret := object("Secret", "al9qy-"+suffix)
+		assert.Equal(t, "Opaque", secret["type"], "user-provided, so that deleting the control plane leaves it")
+		assert.Contains(t, secret["data"], "tls.key")
+	}
+}
+
+func TestMemoryAndDiskSizesKeepTheirMeaning(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"16G": "16Gi", "8Gi": "8Gi", "40.5G": "40.5Gi", "8192M": "8192Mi", "16GB": "16Gi", "1T": "1Ti", "16g": "16Gi", "": "", "lots": "", "0G": "", "12": "", "-4G": "", "4G; rm": ""} {
+		got, ok := binarySize(text)
+		assert.Equal(t, want != "", ok, text)
+		assert.Equal(t, want, got, text)
+	}
+}
+
+func TestAnUnknownFieldAsksForADecision(t *testing.T) {
+	t.Parallel()
+	cluster := load(t, "al9qy")
+	cluster.Config.Raw["spec"].(map[string]any)["surprise"] = map[string]any{"level": int64(9)}
+	result := New().Translate(cluster, Options{})
+	require.True(t, hasFinding(result, idUnknown, "spec.surprise.level"))
+	answered := New().Translate(cluster, Options{Answers: map[string]finding.Answer{"spec.surprise.level": {Value: "drop", Reason: "a test"}}})
+	for _, f := range answered.Findings {
+		assert.Falsef(t, f.Open() && f.Path == "spec.surprise.level", "%v", f)
+	}
+}
+
+func TestAStrayOrWrongAnswerIsAnError(t *testing.T) {
+	t.Parallel()
+	cluster := load(t, "al9qy")
+	result := New().Translate(cluster, Options{Answers: map[string]finding.Answer{"spec.cluster.dokcer": {Value: "drop"}, "spec.cluster.docker.daemon.cidr": {Value: "maybe"}}})
+	count := 0
+	for _, f := range result.Findings {
+		if f.ID == idDecision {
+			count++
+		}
+	}
+	assert.Equal(t, 2, count)
+}
+
+func hasFinding(result *Result, id, path string) bool {
+	for _, f := range result.Findings {
+		if f.ID == id && f.Path == path {
+			return true
+		}
+	}
+	return false
+}
+
+func TestNothingThatLooksLikeATemplateReachesCloudInit(t *testing.T) {
+	t.Parallel()
+	cluster := load(t, "al9qy")
+	for i := range cluster.Nodes {
+		for n := range cluster.Nodes[i].Ignition.Files {
+			if file := &cluster.Nodes[i].Ignition.Files[n]; file.Path == fileSysctl {
+				file.Content = append(file.Content, []byte("# {{ ds.meta_data }} {% raw %} ${#x}\n")...)
+			}
+		}
+	}
+	for _, o := range New().Translate(cluster, Options{}).Objects {
+		for _, v := range o.Values {
+			text, ok := v.After.(string)
+			if !ok || !strings.HasSuffix(v.Path, ".content") {
+				continue
+			}
+			assert.NotContains(t, text, "{{", "%s %s", o.Ref(), v.Path)
+			assert.NotContains(t, text, "{%", "%s %s", o.Ref(), v.Path)
+			assert.NotContains(t, text, "{#", "%s %s", o.Ref(), v.Path)
+		}
+	}
+}
+
+// TestRandomClustersAreTranslatedTheSameWayTwice fills the typed legacy objects with random values and keeps the real machines
+// around them: whatever people wrote, nothing panics, nothing mapped is lost, and the same input gives the same output.
+func TestRandomClustersAreTranslatedTheSameWayTwice(t *testing.T) {
+	t.Parallel()
+	rounds := 10000
+	if testing.Short() {
+		rounds = 500
+	}
+	base := load(t, "al9qy")
+	translator := New()
+	for round := range rounds {
+		cluster := randomCluster(t, base, uint64(round))
+		first := translator.Translate(cluster, Options{})
+		second := translator.Translate(cluster, Options{})
+		if round%100 == 0 {
+			require.Empty(t, cmp.Diff(render(t, first), render(t, second)), "round %d", round)
+			checkAccounting(t, first)
+		}
+		for _, f := range first.Findings {
+			require.NotEqualf(t, idLost, f.ID, "round %d: %s %s", round, f.Path, f.Message)
+		}
+		if t.Failed() {
+			t.Fatalf("round %d", round)
+		}
+	}
+}
+
+// randomCluster replaces what people write by random values; some rounds keep the identity, so that the rules behind it run.
+func randomCluster(t testing.TB, base *legacy.Cluster, seed uint64) *legacy.Cluster {
+	t.Helper()
+	filler := randfill.NewWithSeed(int64(seed)).NilChance(0.2).NumElements(0, 4).MaxDepth(12)
+	dice := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // G404: test data.
+	cluster := *base
+	config := *base.Config
+	filler.Fill(&config.Object.Spec)
+	filler.Fill(&config.Object.Status)
+	if dice.IntN(4) > 0 {
+		real := base.Config.Object.Spec.Cluster
+		config.Object.Spec.Cluster.ID, config.Object.Spec.Cluster.Kubernetes.API.Domain = real.ID, real.Kubernetes.API.Domain
+	}
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&config.Object)
+	require.NoError(t, err)
+	raw["metadata"] = base.Config.Raw["metadata"]
+	config.Raw = raw
+	cluster.Config = &config
+	guest := *base.ClusterConfig
+	filler.Fill(&guest.Object.Spec)
+	guest.Raw, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&guest.Object)
+	require.NoError(t, err)
+	cluster.ClusterConfig = &guest
+	cluster.Nodes = append([]legacy.Node{}, base.Nodes...)
+	return &cluster
+}
+
+func render(t testing.TB, result *Result) string {
+	t.Helper()
+	out, err := json.Marshal([]any{result.Fields, result.Findings, result.Objects, result.Workers})
+	require.NoError(t, err)
+	return string(out)
+}
+
+func FuzzTranslate(f *testing.F) {
+	base := load(f, "al9qy")
+	translator := New()
+	f.Add([]byte(`{"cluster":{"id":"al9qy"}}`))
+	f.Add([]byte(`{"kvm":{"workers":[{"memory":"lots","cpus":-1,"disk":"x"}]},"cluster":{"calico":{"cidr":99}}}`))
+	f.Fuzz(func(t *testing.T, spec []byte) {
+		var raw map[string]any
+		if json.Unmarshal(spec, &raw) != nil {
+			t.Skip()
+		}
+		cluster, config := *base, *base.Config
+		config.Raw = map[string]any{"metadata": base.Config.Raw["metadata"], "spec": raw}
+		cluster.Config = &config
+		checkAccounting(t, translator.Translate(&cluster, Options{}))
+	})
+}
+
+func BenchmarkTranslate(b *testing.B) {
+	for _, name := range []string{"al9qy", "b4n9x"} {
+		cluster := load(b, name)
+		translator := New()
+		b.Run(fmt.Sprintf("%s-%d-nodes", name, len(cluster.Nodes)), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				translator.Translate(cluster, Options{})
+			}
+		})
+	}
+}

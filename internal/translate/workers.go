@@ -1,0 +1,85 @@
+package translate
+
+import (
+	"fmt"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// pool is a set of workers that one MachineDeployment can replace: same size, same volumes, same labels, same settings.
+type pool struct {
+	config *config
+	nodes  []*legacy.Node
+}
+
+// workers makes one MachineDeployment per distinct worker, with no replicas yet.
+func (t *translation) workers() {
+	if t.target == nil {
+		return
+	}
+	for _, p := range t.pools() {
+		t.machineDeployment(p)
+	}
+}
+
+// pools groups workers by what their replacements look like, in the order of the first worker of each.
+func (t *translation) pools() []*pool {
+	var order []*pool
+	byDigest := map[string]*pool{}
+	for i := range t.cluster.Nodes {
+		node := &t.cluster.Nodes[i]
+		if node.Role != legacy.Worker || node.Ignition == nil {
+			continue
+		}
+		c := t.nodeConfig(node, []string{"joinConfiguration.nodeRegistration"})
+		t.machineConfig(c, node)
+		digest := fingerprint(c.kubeadm) + fingerprint(c.machine)
+		p, known := byDigest[digest]
+		if !known {
+			p = &pool{config: c}
+			byDigest[digest] = p
+			order = append(order, p)
+		} else {
+			p.config.merge(c)
+		}
+		p.nodes = append(p.nodes, node)
+	}
+	return order
+}
+
+// machineDeployment makes a MachineDeployment and its two templates. Its labels match no adopted Machine: a MachineSet takes every
+// Machine that its selector matches, and deletes what is too many (capi-contract.md 15).
+func (t *translation) machineDeployment(p *pool) {
+	c := p.config
+	name := t.id + "-worker-" + fingerprint(append(append([]entry{}, c.kubeadm...), c.machine...))
+	template := t.machineTemplate(name, c.machine, PhaseTranslate)
+
+	bootstrap := newObject(bootstrapGroup+"/v1beta2", "KubeadmConfigTemplate", t.result.Namespace, name, PhaseTranslate)
+	t.clusterLabel(bootstrap)
+	apply(bootstrap, "spec.template.spec.", c.kubeadm)
+	t.add(bootstrap)
+
+	o := newObject(coreVersion, "MachineDeployment", t.result.Namespace, name, PhaseTranslate)
+	t.clusterLabel(o)
+	var ids []*leaf
+	for _, node := range p.nodes {
+		ids = append(ids, t.config(at("spec.cluster.workers", node.Position, "id")))
+		t.result.Workers[node.ID] = name
+	}
+	o.set("spec.clusterName", t.id, t.identityOf())
+	o.set("spec.replicas", int64(0), from("workers", ids...))
+	labels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name}
+	o.set("spec.selector.matchLabels", labels, from("workers"))
+	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}}, from("workers"))
+	// Cluster API puts labels of this domain on the Node; kubelets may not set them themselves.
+	machineLabels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name, "node-role.kubernetes.io/worker": ""}
+	o.set("spec.template.metadata.labels", machineLabels, from("node-labels"))
+	o.set("spec.template.spec.clusterName", t.id, t.identityOf())
+	o.set("spec.template.spec.version", t.result.TargetKubernetes, from("versions", t.runningVersion()))
+	o.set("spec.template.spec.bootstrap.configRef", map[string]any{"apiGroup": bootstrapGroup, "kind": "KubeadmConfigTemplate", "name": name}, from("workers"))
+	o.set("spec.template.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, from("workers"))
+	o.Note = fmt.Sprintf("replaces %d of %d workers; grows by one for each node that is replaced", len(p.nodes), len(t.cluster.Workers()))
+	t.add(o)
+}
