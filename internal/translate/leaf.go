@@ -18,6 +18,9 @@ type leaf struct {
 	value  any
 	secret bool
 
+	// id is the key, made once: it is asked for often.
+	id string
+
 	// targets collects where the value went.
 	targets []string
 	rule    string
@@ -30,7 +33,7 @@ type leaf struct {
 }
 
 // key identifies the leaf: fields of the KVMConfig go by their path alone, all others carry their source.
-func (l *leaf) key() string { return key(l.source, l.path) }
+func (l *leaf) key() string { return l.id }
 
 func key(source, path string) string {
 	if source == sourceConfig {
@@ -171,3 +174,9 @@ func at(list string, i int, field string) string {
 	}
 	return path + "." + field
 }
+
+// Text renders a leaf value the way reports show it.
+func Text(value any) string { return plain(value) }
+
+// Child appends a map key to a path in the notation of Value.Path.
+func Child(path, name string) string { return child(path, name) }

@@ -46,7 +46,11 @@ func (c *config) addMachine(path string, value any, from origin) {
 
 // merge adds the origins of an equal configuration.
 func (c *config) merge(other *config) {
+	// Nodes that share their configuration share its origins too.
 	for i := range c.kubeadm {
+		if &c.kubeadm[0] == &other.kubeadm[0] {
+			break
+		}
 		c.kubeadm[i].from.leaves = append(c.kubeadm[i].from.leaves, other.kubeadm[i].from.leaves...)
 	}
 	for i := range c.machine {
@@ -105,6 +109,10 @@ func (t *translation) nodeSetting(node *legacy.Node, path string) *leaf {
 // nodeConfig is what every new node of a kind gets: registration, kubelet flags, files, users and commands. The order is fixed,
 // because it decides the names of templates.
 func (t *translation) nodeConfig(node *legacy.Node, registration []string) *config {
+	plain := t.plainNode(node)
+	if same := t.plainConfigs[node.Role]; plain && same != nil {
+		return &config{kubeadm: same.kubeadm}
+	}
 	c := &config{}
 	for _, base := range registration {
 		t.registration(c, node, base)
@@ -114,7 +122,21 @@ func (t *translation) nodeConfig(node *legacy.Node, registration []string) *conf
 	t.systemServices(c, node)
 	t.users(c, node)
 	c.set("format", "cloud-config", from("bootstrap-format"))
+	if plain {
+		t.plainConfigs[node.Role] = &config{kubeadm: c.kubeadm}
+	}
 	return c
+}
+
+// plainNode tells whether nothing but the iSCSI name sets the node's configuration apart from others of its role. Such nodes share
+// one configuration and its origins.
+func (t *translation) plainNode(node *legacy.Node) bool {
+	for _, l := range t.reader.bySource[sourceIgnition+"/"+string(node.Role)+"-"+node.ID] {
+		if l.path != "file:"+fileInitiator && !strings.HasPrefix(l.path, "unit:data-") {
+			return false
+		}
+	}
+	return len(t.customerLabels(node)) == 0
 }
 
 // criSocket is containerd's; kubeadm 1.22 and 1.23 take it without a scheme.
@@ -399,6 +421,10 @@ const maxInline = 10240
 
 // file carries one file of the legacy node.
 func (t *translation) file(c *config, path, permissions, content string, rule origin) {
+	if slices.ContainsFunc(rule.leaves, func(l *leaf) bool { return l != nil && l.secret }) {
+		t.secretFile(c, path, strings.ReplaceAll(strings.Trim(path, "/"), "/", "."), []byte(content), rule)
+		return
+	}
 	item := map[string]any{"path": path, "owner": "root:root", "permissions": permissions, "content": content}
 	// The whole document is a Jinja template: what looks like one is hidden from it (capi-contract.md 11).
 	if strings.Contains(content, "{{") || strings.Contains(content, "{%") || strings.Contains(content, "{#") || !printable(content) {
@@ -411,6 +437,15 @@ func (t *translation) file(c *config, path, permissions, content string, rule or
 		return
 	}
 	c.add("files", item, rule)
+}
+
+// secretFile carries a file whose content must not stand in a KubeadmConfig, which more people may read than Secrets.
+func (t *translation) secretFile(c *config, path, name string, content []byte, rule origin) {
+	t.nodeFile(name, content, rule)
+	c.add("files", map[string]any{
+		"path": path, "owner": "root:root", "permissions": "0600",
+		"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": name}},
+	}, rule)
 }
 
 // printable tells whether cloud-init's YAML keeps the text as it is.
@@ -487,11 +522,7 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 		if source == nil {
 			continue
 		}
-		c.add("files", map[string]any{
-			"path": path, "owner": "root:root", "permissions": "0600",
-			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": "worker-" + part + ".pem"}},
-		}, from("kube-proxy", source, t.setting(legacy.Worker, "file:"+path)))
-		t.nodeFile("worker-"+part+".pem", withNewline([]byte(source.text())), from("kube-proxy", source))
+		t.secretFile(c, path, "worker-"+part+".pem", withNewline([]byte(source.text())), from("kube-proxy", source, t.setting(legacy.Worker, "file:"+path)))
 	}
 }
 
@@ -530,11 +561,7 @@ func (t *translation) registry(c *config, node *legacy.Node) {
 		// The kubelet reads pull credentials in Docker's format, whatever the runtime. The directory is a mount of its own,
 		// made after cloud-init writes files, so the file is put there by a command.
 		file := node.Ignition.File(fileDockerAuth)
-		t.nodeFile("registry-auth.json", file.Content, from("registry-auth", auths...))
-		c.add("files", map[string]any{
-			"path": "/etc/kubernetes/registry-auth.json", "owner": "root:root", "permissions": "0600",
-			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": "registry-auth.json"}},
-		}, from("registry-auth", auths...))
+		t.secretFile(c, "/etc/kubernetes/registry-auth.json", "registry-auth.json", file.Content, from("registry-auth", auths...))
 		c.add("preKubeadmCommands", "install -D -m 0600 /etc/kubernetes/registry-auth.json /var/lib/kubelet/config.json", from("registry-auth", auths...))
 	}
 	var lines []string
@@ -547,11 +574,7 @@ func (t *translation) registry(c *config, node *legacy.Node) {
 	}
 	if len(lines) > 0 {
 		dropin := []byte("[Service]\n" + strings.Join(lines, "\n") + "\n")
-		t.nodeFile("proxy.conf", dropin, restart)
-		c.add("files", map[string]any{
-			"path": "/etc/systemd/system/containerd.service.d/10-proxy.conf", "owner": "root:root", "permissions": "0600",
-			"contentFrom": map[string]any{"secret": map[string]any{"name": t.id + "-node-files", "key": "proxy.conf"}},
-		}, restart)
+		t.secretFile(c, "/etc/systemd/system/containerd.service.d/10-proxy.conf", "proxy.conf", dropin, restart)
 		c.add("preKubeadmCommands", "systemctl daemon-reload && systemctl restart containerd.service", restart)
 	}
 	if t.dockerCIDR == "carry" {

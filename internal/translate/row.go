@@ -11,6 +11,8 @@ type row struct {
 	is     Disposition
 	// rule names the rule that carries the value, for mapped and derived fields.
 	rule string
+	// parts are the texts between the stars of a path with stars.
+	parts []string
 	// why is the reason for dropping, or what there is to decide.
 	why string
 }
@@ -28,20 +30,23 @@ func decide(path, why string) row   { return row{path: path, is: NeedsDecision, 
 
 // table finds the row of a field: an exact pattern first, then the first wildcard row that matches.
 type table struct {
-	exact map[string]row
+	exact map[string]map[string]row
 	wild  map[string][]row
 }
 
 func newTable() *table {
-	t := &table{exact: map[string]row{}, wild: map[string][]row{}}
+	t := &table{exact: map[string]map[string]row{}, wild: map[string][]row{}}
 	for _, group := range allFields() {
+		exact := map[string]row{}
+		t.exact[group.source] = exact
 		for _, r := range group.rows {
 			r.source = group.source
 			if strings.Contains(r.path, "*") {
+				r.parts = strings.Split(r.path, "*")
 				t.wild[group.source] = append(t.wild[group.source], r)
 				continue
 			}
-			t.exact[group.source+":"+r.path] = r
+			exact[r.path] = r
 		}
 	}
 	return t
@@ -54,16 +59,19 @@ func (t *table) find(source, path string) (row, bool) {
 	if kind == sourceIgnition {
 		part, _, _ = strings.Cut(part, "-")
 	}
-	candidates := [2]string{kind + "/" + part, kind}
+	candidates := [2]string{kind, kind}
+	if part != "" {
+		candidates[0] = source[:len(kind)+1+len(part)]
+	}
 	p := pattern(path)
 	for _, candidate := range candidates {
-		if r, ok := t.exact[candidate+":"+p]; ok {
+		if r, ok := t.exact[candidate][p]; ok {
 			return r, true
 		}
 	}
 	for _, candidate := range candidates {
 		for _, r := range t.wild[candidate] {
-			if matches(r.path, p) {
+			if matches(r.parts, p) {
 				return r, true
 			}
 		}
@@ -72,8 +80,7 @@ func (t *table) find(source, path string) (row, bool) {
 }
 
 // matches tells whether a pattern with * covers a path. A star stands for any text, also an empty one.
-func matches(glob, path string) bool {
-	parts := strings.Split(glob, "*")
+func matches(parts []string, path string) bool {
 	if !strings.HasPrefix(path, parts[0]) {
 		return false
 	}

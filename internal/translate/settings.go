@@ -2,6 +2,8 @@ package translate
 
 import (
 	"bytes"
+	"encoding/json"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,44 +21,90 @@ type setting struct {
 }
 
 // ignition adds the settings of all Ignition documents. A setting that all nodes of a role share is one field; one that differs
-// is a field per node, because each value then needs a home of its own.
+// is a field per node, because each value then needs a home of its own. Parts are compared before they are taken apart: the nodes
+// of a role differ in two or three files only.
 func (r *reader) ignition(cluster *legacy.Cluster) {
 	for _, role := range []legacy.Role{legacy.Master, legacy.Worker} {
-		var nodes []legacy.Node
-		for _, node := range cluster.Nodes {
-			if node.Role == role && node.Ignition != nil {
+		var nodes []*legacy.Node
+		var documents [][]part
+		for i := range cluster.Nodes {
+			if node := &cluster.Nodes[i]; node.Role == role && node.Ignition != nil {
 				nodes = append(nodes, node)
+				documents = append(documents, partsOf(node.Ignition))
 			}
 		}
-		if len(nodes) == 0 {
-			continue
+		if len(nodes) > 0 {
+			r.role(role, nodes, documents)
 		}
-		documents := make([]map[string]setting, len(nodes))
-		var order []string
-		seen := map[string]bool{}
-		for i := range nodes {
-			documents[i] = map[string]setting{}
-			for _, s := range readSettings(nodes[i].Ignition) {
-				if _, twice := documents[i][s.path]; twice {
-					continue
-				}
-				documents[i][s.path] = s
-				if !seen[s.path] {
-					seen[s.path] = true
-					order = append(order, s.path)
-				}
+	}
+}
+
+func (r *reader) role(role legacy.Role, nodes []*legacy.Node, documents [][]part) {
+	shared := sourceIgnition + "/" + string(role)
+	have := make([]map[string]part, len(documents))
+	for i, document := range documents {
+		have[i] = make(map[string]part, len(document))
+		for _, p := range document {
+			if _, twice := have[i][p.name]; !twice {
+				have[i][p.name] = p
 			}
 		}
-		shared := sourceIgnition + "/" + string(role)
-		for _, path := range order {
-			if s, same := common(documents, path); same {
-				r.add(shared, "Ignition of "+string(role)+"s", path, s.value, s.secret)
+	}
+	done := map[string]bool{}
+	for i, document := range documents {
+		for _, p := range document {
+			if done[p.name] {
 				continue
 			}
-			for i := range nodes {
-				if s, ok := documents[i][path]; ok {
-					r.add(shared+"-"+nodes[i].ID, nodes[i].ConfigMap.Ref.String(), path, s.value, s.secret)
+			done[p.name] = true
+			if i == 0 && inAll(have, p) {
+				for _, s := range p.read() {
+					r.add(shared, "Ignition of "+string(role)+"s", s.path, s.value, s.secret)
 				}
+				continue
+			}
+			r.differing(shared, role, nodes, have, p.name)
+		}
+	}
+}
+
+// inAll tells whether every document has the same part.
+func inAll(documents []map[string]part, p part) bool {
+	for _, document := range documents[1:] {
+		if other, ok := document[p.name]; !ok || !p.equal(other) {
+			return false
+		}
+	}
+	return true
+}
+
+// differing adds a part that is not the same on all nodes: its settings that are the same nevertheless once, the others per node.
+func (r *reader) differing(shared string, role legacy.Role, nodes []*legacy.Node, documents []map[string]part, name string) {
+	settings := make([]map[string]setting, len(nodes))
+	var order []string
+	seen := map[string]bool{}
+	for i := range nodes {
+		settings[i] = map[string]setting{}
+		p, ok := documents[i][name]
+		if !ok {
+			continue
+		}
+		for _, s := range p.read() {
+			settings[i][s.path] = s
+			if !seen[s.path] {
+				seen[s.path] = true
+				order = append(order, s.path)
+			}
+		}
+	}
+	for _, path := range order {
+		if s, same := common(settings, path); same {
+			r.add(shared, "Ignition of "+string(role)+"s", path, s.value, s.secret)
+			continue
+		}
+		for i := range nodes {
+			if s, ok := settings[i][path]; ok {
+				r.add(shared+"-"+nodes[i].ID, nodes[i].ConfigMap.Ref.String(), path, s.value, s.secret)
 			}
 		}
 	}
@@ -77,67 +125,108 @@ func common(documents []map[string]setting, path string) (setting, bool) {
 	return first, true
 }
 
-// readSettings takes an Ignition document apart. Files whose content is configuration are read setting by setting, so that a
-// single new flag is seen; all others are one setting.
-func readSettings(ignition *legacy.Ignition) []setting {
-	var out []setting
-	add := func(path string, value any, secret bool) { out = append(out, setting{path, value, secret}) }
-	for _, file := range ignition.Files {
-		name := "file:" + file.Path
-		if parts := readFile(file); parts != nil {
-			for _, s := range parts {
-				add(name+"#"+s.path, s.value, s.secret || file.Secret && s.secret)
+// part is a file, unit, user or other piece of an Ignition document that can be compared before it is read.
+type part struct {
+	name      string
+	file      *legacy.IgnitionFile
+	unit      *legacy.IgnitionUnit
+	user      *legacy.IgnitionUser
+	directory *legacy.IgnitionDirectory
+	raw       any
+}
+
+// partsOf lists the parts of a document in its own order.
+func partsOf(ignition *legacy.Ignition) []part {
+	out := make([]part, 0, len(ignition.Files)+len(ignition.Units)+len(ignition.Users)+8)
+	for i := range ignition.Files {
+		out = append(out, part{name: "file:" + ignition.Files[i].Path, file: &ignition.Files[i]})
+	}
+	for i := range ignition.Directories {
+		out = append(out, part{name: "directory:" + ignition.Directories[i].Path, directory: &ignition.Directories[i]})
+	}
+	for i := range ignition.Units {
+		out = append(out, part{name: "unit:" + ignition.Units[i].Name, unit: &ignition.Units[i]})
+	}
+	for i := range ignition.Users {
+		out = append(out, part{name: "user:" + ignition.Users[i].Name, user: &ignition.Users[i]})
+	}
+	for _, name := range sortedKeys(ignition.Raw) {
+		switch name {
+		case "passwd", "storage", "systemd":
+			document, _ := ignition.Raw[name].(map[string]any)
+			for _, below := range sortedKeys(document) {
+				if !slices.Contains([]string{"users", "files", "directories", "units"}, below) {
+					out = append(out, part{name: "document:" + name + "." + below, raw: document[below]})
+				}
 			}
-			continue
-		}
-		add(name, string(file.Content), file.Secret)
-	}
-	for _, directory := range ignition.Directories {
-		add("directory:"+directory.Path, "mode "+strconv.FormatInt(int64(directory.Mode), 10), false)
-	}
-	for _, unit := range ignition.Units {
-		name := "unit:" + unit.Name
-		if parts := readUnit(unit); parts != nil {
-			for _, s := range parts {
-				add(name+"#"+s.path, s.value, false)
-			}
-		} else {
-			add(name, unitText(unit), false)
-		}
-		for _, dropin := range unit.Dropins {
-			for _, s := range readDropin(dropin) {
-				add(name+"/"+dropin.Name+"#"+s.path, s.value, s.secret)
-			}
-		}
-	}
-	for _, user := range ignition.Users {
-		name := "user:" + user.Name + "#"
-		if user.UID != nil {
-			add(name+"uid", int64(*user.UID), false)
-		}
-		for i, group := range user.Groups {
-			add(name+at("groups", i, ""), group, false)
-		}
-		add(name+"shell", user.Shell, false)
-		for i, sshKey := range user.SSHAuthorizedKeys {
-			add(name+at("sshAuthorizedKeys", i, ""), sshKey, false)
-		}
-	}
-	for _, part := range sortedKeys(ignition.Raw) {
-		if part == "passwd" || part == "storage" || part == "systemd" {
-			continue
-		}
-		walk("document:"+part, ignition.Raw[part], func(p string, v any) { add(p, v, false) })
-	}
-	for _, part := range []string{"passwd", "storage", "systemd"} {
-		document, _ := ignition.Raw[part].(map[string]any)
-		for _, name := range sortedKeys(document) {
-			if !slices.Contains([]string{"users", "files", "directories", "units"}, name) {
-				walk("document:"+part+"."+name, document[name], func(p string, v any) { add(p, v, false) })
-			}
+		default:
+			out = append(out, part{name: "document:" + name, raw: ignition.Raw[name]})
 		}
 	}
 	return out
+}
+
+func (p part) equal(other part) bool {
+	switch {
+	case p.file != nil && other.file != nil:
+		return p.file.Secret == other.file.Secret && bytes.Equal(p.file.Content, other.file.Content)
+	case p.unit != nil && other.unit != nil:
+		return unitText(*p.unit) == unitText(*other.unit) && slices.Equal(p.unit.Dropins, other.unit.Dropins)
+	case p.user != nil && other.user != nil:
+		return p.user.Shell == other.user.Shell && slices.Equal(p.user.Groups, other.user.Groups) && slices.Equal(p.user.SSHAuthorizedKeys, other.user.SSHAuthorizedKeys)
+	case p.directory != nil && other.directory != nil:
+		return *p.directory == *other.directory
+	}
+	return reflect.DeepEqual(p.raw, other.raw)
+}
+
+// read takes a part apart. Files whose content is configuration are read setting by setting, so that a single new flag is seen;
+// all others are one setting.
+func (p part) read() []setting {
+	switch {
+	case p.file != nil:
+		parts := readFile(*p.file)
+		if parts == nil {
+			return []setting{{p.name, string(p.file.Content), p.file.Secret}}
+		}
+		return prefixed(p.name+"#", parts)
+	case p.unit != nil:
+		var out []setting
+		if parts := readUnit(*p.unit); parts != nil {
+			out = prefixed(p.name+"#", parts)
+		} else {
+			out = []setting{{p.name, unitText(*p.unit), false}}
+		}
+		for _, dropin := range p.unit.Dropins {
+			out = append(out, prefixed(p.name+"/"+dropin.Name+"#", readDropin(dropin))...)
+		}
+		return out
+	case p.user != nil:
+		var out []setting
+		if p.user.UID != nil {
+			out = append(out, setting{"uid", int64(*p.user.UID), false})
+		}
+		for i, group := range p.user.Groups {
+			out = append(out, setting{at("groups", i, ""), group, false})
+		}
+		out = append(out, setting{"shell", p.user.Shell, false})
+		for i, sshKey := range p.user.SSHAuthorizedKeys {
+			out = append(out, setting{at("sshAuthorizedKeys", i, ""), sshKey, false})
+		}
+		return prefixed(p.name+"#", out)
+	case p.directory != nil:
+		return []setting{{p.name, "mode " + strconv.FormatInt(int64(p.directory.Mode), 8), false}}
+	}
+	var out []setting
+	walk(p.name, p.raw, func(path string, value any) { out = append(out, setting{path, value, false}) })
+	return out
+}
+
+func prefixed(prefix string, settings []setting) []setting {
+	for i := range settings {
+		settings[i].path = prefix + settings[i].path
+	}
+	return settings
 }
 
 func unitText(unit legacy.IgnitionUnit) string {
@@ -186,11 +275,8 @@ func readFile(file legacy.IgnitionFile) []setting {
 	case fileAPIServer, fileControllerManager, fileScheduler:
 		return readManifest(file.Content)
 	case fileKubelet, fileProxy, fileDockerDaemon, fileDockerAuth, fileEncryption:
-		var document any
-		if yaml.Unmarshal(file.Content, &document) != nil {
-			return nil
-		}
-		if _, ok := document.(map[string]any); !ok {
+		var document map[string]any
+		if decode(file.Content, &document) != nil || document == nil {
 			return nil
 		}
 		var out []setting
@@ -201,6 +287,14 @@ func readFile(file legacy.IgnitionFile) []setting {
 		return out
 	}
 	return nil
+}
+
+// decode reads JSON as JSON and everything else as YAML: the JSON reader is an order of magnitude faster.
+func decode(content []byte, into any) error {
+	if trimmed := bytes.TrimSpace(content); len(trimmed) > 0 && trimmed[0] == '{' && json.Unmarshal(trimmed, into) == nil {
+		return nil
+	}
+	return yaml.Unmarshal(content, into)
 }
 
 // readManifest reads image, flags and resources of a static pod with one container; the rest of the pod is one setting.

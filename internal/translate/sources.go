@@ -34,11 +34,12 @@ type reader struct {
 }
 
 func (r *reader) add(source, ref, path string, value any, secret bool) {
-	l := &leaf{source: source, ref: ref, path: path, value: value, secret: secret}
-	if _, twice := r.index[l.key()]; twice {
+	id := key(source, path)
+	if _, twice := r.index[id]; twice {
 		return
 	}
-	r.index[l.key()] = l
+	l := &leaf{source: source, ref: ref, path: path, id: id, value: value, secret: secret}
+	r.index[id] = l
 	r.leaves = append(r.leaves, l)
 	r.bySource[source] = append(r.bySource[source], l)
 }
@@ -51,7 +52,7 @@ func (r *reader) walk(source, ref, path string, value any, secret bool) {
 // booted with. Objects that kvm-operator computed from these alone (ReplicaSets, Services, Endpoints, bindings) add nothing and
 // are not read as fields; the plan lists them among the objects to remove.
 func readLeaves(cluster *legacy.Cluster) *reader {
-	r := &reader{index: map[string]*leaf{}, bySource: map[string][]*leaf{}}
+	r := &reader{index: make(map[string]*leaf, 2048), leaves: make([]*leaf, 0, 2048), bySource: map[string][]*leaf{}}
 	if cluster.Config != nil {
 		r.object(sourceConfig, cluster.Config.Ref, cluster.Config.Raw, "spec", "status")
 	}

@@ -56,6 +56,8 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 		table:   tr.table,
 		result:  &Result{Workers: map[string]string{}},
 		used:    map[string]bool{},
+
+		plainConfigs: map[legacy.Role]*config{},
 	}
 	t.choices()
 	if t.identity() {
@@ -88,6 +90,8 @@ type translation struct {
 	id, org, domain string
 	// dockerCIDR is the decision about Docker's bridge: drop, carry, or empty while open.
 	dockerCIDR string
+	// plainConfigs are the configurations of nodes that differ from others of their role in nothing.
+	plainConfigs map[legacy.Role]*config
 	// gap says why part of the cluster could not be translated at all; empty otherwise.
 	gap string
 	// nodeFiles is the Secret with files for nodes, once something is in it.

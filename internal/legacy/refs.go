@@ -1,0 +1,47 @@
+package legacy
+
+// Refs lists every object of the picture that a plan may rest on.
+func (c *Cluster) Refs() []Ref {
+	var refs []Ref
+	add := func(ref Ref) { refs = append(refs, ref) }
+	if c.Config != nil {
+		add(c.Config.Ref)
+	}
+	if c.ClusterConfig != nil {
+		add(c.ClusterConfig.Ref)
+	}
+	if c.Flannel != nil {
+		add(c.Flannel.Ref)
+	}
+	if c.Release != nil {
+		add(c.Release.Ref)
+	}
+	if c.Service != nil {
+		add(c.Service.Source)
+	}
+	if c.Encryption != nil {
+		add(c.Encryption.Ref)
+	}
+	if c.Kubeconfig != nil {
+		add(c.Kubeconfig.Ref)
+	}
+	for i := range c.CertConfigs {
+		add(c.CertConfigs[i].Ref)
+	}
+	for _, certificate := range c.Certificates {
+		add(certificate.Secret.Ref)
+	}
+	for i := range c.Deployments {
+		add(c.Deployments[i].Ref)
+	}
+	for i := range c.Pods {
+		add(c.Pods[i].Ref)
+	}
+	for i := range c.ConfigMaps {
+		add(c.ConfigMaps[i].Ref)
+	}
+	return refs
+}
+
+// LooksSecret tells whether a text holds key material or credentials by its form, wherever it stands.
+func LooksSecret(content []byte) bool { return holdsSecret(content) }
