@@ -70,7 +70,9 @@ type Result struct {
 	// Items name every object concerned, sorted.
 	Items []string `json:"items,omitempty"`
 	// Hint is the next thing to do, with the command where there is one.
-	Hint     string    `json:"hint,omitempty"`
+	Hint string `json:"hint,omitempty"`
+	// Docs is the section that explains the check, file and anchor; given when the check did not pass.
+	Docs     string    `json:"docs,omitempty"`
 	Accepted *Accepted `json:"accepted,omitempty"`
 }
 
