@@ -1,0 +1,8 @@
+// Package report renders the documents of planning and checking: Plan, CheckReport and Inventory.
+//
+// A rendering adds nothing that is not in the document and decides nothing: it orders, counts, wraps and escapes. Whatever
+// comes from a cluster is hostile until it has passed [neutralise]; every rendering meant for people is made from a copy of
+// the document in which all strings have.
+//
+// A further format is one file and one line in [Formats].
+package report

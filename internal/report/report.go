@@ -1,0 +1,201 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// Kind names a document, as in its field "kind".
+type Kind string
+
+const (
+	// KindPlan is a plan.Plan.
+	KindPlan Kind = "Plan"
+	// KindCheckReport is a check.Report.
+	KindCheckReport Kind = "CheckReport"
+	// KindInventory is a check.Inventory.
+	KindInventory Kind = "Inventory"
+)
+
+// Audience says who reads the rendering.
+type Audience string
+
+const (
+	// Engineer sees everything.
+	Engineer Audience = "engineer"
+	// Customer sees sentences: no host names, no addresses, no internal names.
+	Customer Audience = "customer"
+)
+
+// Options decide how much is shown and how. The zero value is usable: 100 columns, no colour, short, for engineers, in UTC.
+type Options struct {
+	// Width is the number of columns text may use; 0 means 100. Anything below 40 is taken as 40.
+	Width int
+	// Color adds ANSI colours to text. They repeat what symbols and words say.
+	Color bool
+	// ASCII replaces every other character in text and Markdown.
+	ASCII bool
+	// Full shows every object, field and passed check instead of collapsing long lists.
+	Full bool
+	// Only narrows text, Markdown and names to one phase, given by name or by number ("roll", "3", "phase/3").
+	// The formats that carry the document (json, yaml, html) are always whole.
+	Only string
+	// Audience is the reader; empty means Engineer.
+	Audience Audience
+	// Short leaves out what needs no attention: passed and skipped checks, changes without a decision.
+	Short bool
+	// DateLocation is where times are shown; nil means UTC. UTC is shown as well where the two differ.
+	DateLocation *time.Location
+}
+
+const (
+	defaultWidth = 100
+	minimumWidth = 40
+)
+
+func (o Options) width() int {
+	if o.Width == 0 {
+		return defaultWidth
+	}
+	return max(o.Width, minimumWidth)
+}
+
+// Format is one way to render documents. A nil function means that the format does not support that document.
+type Format struct {
+	Name        string
+	Description string
+	// Extension is the usual ending of a file in this format, with the dot.
+	Extension string
+	// ForCustomer tells that the format can be rendered for the audience customer.
+	ForCustomer bool
+
+	plan      func(io.Writer, *plan.Plan, Options) error
+	checks    func(io.Writer, *check.Report, Options) error
+	inventory func(io.Writer, *check.Inventory, Options) error
+}
+
+// Formats lists every format, in the order in which help texts show them.
+func Formats() []Format {
+	return []Format{
+		{"text", "for a terminal, short", ".txt", true, textPlan, textChecks, textInventory},
+		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory},
+		{"json", "the document itself", ".json", false, renderJSON[plan.Plan], renderJSON[check.Report], renderJSON[check.Inventory]},
+		{"yaml", "the document itself", ".yaml", false, renderYAML[plan.Plan], renderYAML[check.Report], renderYAML[check.Inventory]},
+		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory},
+		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory},
+		{"junit", "checks as test cases for a pipeline", ".xml", false, nil, junitChecks, nil},
+		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory},
+	}
+}
+
+// Kinds lists the documents the format supports.
+func (f Format) Kinds() []Kind {
+	var kinds []Kind
+	if f.plan != nil {
+		kinds = append(kinds, KindPlan)
+	}
+	if f.checks != nil {
+		kinds = append(kinds, KindCheckReport)
+	}
+	if f.inventory != nil {
+		kinds = append(kinds, KindInventory)
+	}
+	return kinds
+}
+
+// UnsupportedError says that something asked for does not exist, and what exists instead.
+type UnsupportedError struct {
+	// What was asked for, for example `format "pdf"`.
+	What string
+	// Allowed lists what may be asked for.
+	Allowed []string
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("%s is not supported here; use one of: %s", e.What, strings.Join(e.Allowed, ", "))
+}
+
+// Render writes doc in the named format. doc is a plan.Plan, check.Report or check.Inventory, or a pointer to one.
+// An unknown format, or one that cannot show the document, is an [*UnsupportedError].
+func Render(w io.Writer, format string, doc any, opts Options) error {
+	kind, ok := kindOf(doc)
+	if !ok {
+		return fmt.Errorf("rendering %T: not a document", doc)
+	}
+	switch opts.Audience {
+	case "":
+		opts.Audience = Engineer
+	case Engineer, Customer:
+	default:
+		return &UnsupportedError{What: fmt.Sprintf("audience %q", opts.Audience), Allowed: []string{string(Engineer), string(Customer)}}
+	}
+	if opts.Audience == Customer && kind == KindInventory {
+		return &UnsupportedError{What: "an Inventory for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport)}}
+	}
+	formats := Formats()
+	var allowed []string
+	for _, f := range formats {
+		if slices.Contains(f.Kinds(), kind) && (opts.Audience != Customer || f.ForCustomer) {
+			allowed = append(allowed, f.Name)
+		}
+	}
+	if !slices.Contains(allowed, format) {
+		what := fmt.Sprintf("format %q", format)
+		if i := slices.IndexFunc(formats, func(f Format) bool { return f.Name == format }); i >= 0 {
+			what = fmt.Sprintf("format %s for a %s", format, kind)
+			if opts.Audience == Customer {
+				what += " and the audience customer"
+			}
+		}
+		return &UnsupportedError{What: what, Allowed: allowed}
+	}
+	f := formats[slices.IndexFunc(formats, func(f Format) bool { return f.Name == format })]
+	if err := f.render(w, doc, opts); err != nil {
+		return fmt.Errorf("rendering %s as %s: %w", kind, format, err)
+	}
+	return nil
+}
+
+func (f Format) render(w io.Writer, doc any, opts Options) error {
+	switch d := doc.(type) {
+	case *plan.Plan:
+		return f.plan(w, d, opts)
+	case plan.Plan:
+		return f.plan(w, &d, opts)
+	case *check.Report:
+		return f.checks(w, d, opts)
+	case check.Report:
+		return f.checks(w, &d, opts)
+	case *check.Inventory:
+		return f.inventory(w, d, opts)
+	case check.Inventory:
+		return f.inventory(w, &d, opts)
+	default:
+		return fmt.Errorf("%T is not a document", doc)
+	}
+}
+
+func kindOf(doc any) (Kind, bool) {
+	switch d := doc.(type) {
+	case *plan.Plan:
+		return KindPlan, d != nil
+	case plan.Plan:
+		return KindPlan, true
+	case *check.Report:
+		return KindCheckReport, d != nil
+	case check.Report:
+		return KindCheckReport, true
+	case *check.Inventory:
+		return KindInventory, d != nil
+	case check.Inventory:
+		return KindInventory, true
+	default:
+		return "", false
+	}
+}
