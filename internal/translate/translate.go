@@ -250,6 +250,10 @@ func (t *translation) structure() {
 		node := &t.cluster.Nodes[i]
 		indexes[node.ID] = true
 		count[node.Role]++
+		if sizes := "spec.kvm." + string(node.Role) + "s"; t.config(at(sizes, node.Position, "cpus")) == nil {
+			t.gap = fmt.Sprintf("%s %s has no sizes: %s has no entry %d", node.Role, node.ID, sizes, node.Position)
+			t.find(idContradict, t.config(at("spec.cluster."+string(node.Role)+"s", node.Position, "id")), t.gap, "make both lists equally long")
+		}
 		if node.Ignition == nil {
 			t.gap = fmt.Sprintf("the Ignition of %s %s cannot be read", node.Role, node.ID)
 			t.find(idNoIgnition, nil, t.gap+", so its settings are unknown", fmt.Sprintf("look at ConfigMap %s/%s-%s-%s", t.id, node.Role, t.id, node.ID))

@@ -1,0 +1,295 @@
+package acceptance
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/mctest"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/seed"
+)
+
+const (
+	fixtures = "../../testdata/fixtures"
+	id       = "al9qy"
+)
+
+var cluster *mc.Cluster //nolint:gochecknoglobals // set once by TestMain, as the testing package wants it.
+
+func TestMain(m *testing.M) {
+	opts := mc.Options{Parts: mc.ControllerManager | mc.ClusterAPI, CRDDirs: []string{"../../config/crd/bases"}}
+	os.Exit(mctest.Main(m, opts, func(c *mc.Cluster) { cluster = c }))
+}
+
+// connection returns a read-only connection that counts requests by method and path.
+func connection(t testing.TB) (*kube.ReadOnly, *requests) {
+	t.Helper()
+	if cluster == nil {
+		t.Skip("needs the embedded management cluster: run without -short")
+	}
+	seen := &requests{}
+	connected, err := kube.ForConfig(cluster.Config(), kube.Options{Version: "acceptance", Wrap: func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			seen.add(r)
+			return next.RoundTrip(r)
+		})
+	}})
+	require.NoError(t, err)
+	return connected, seen
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type requests struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (r *requests) add(request *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, request.Method+" "+request.URL.Path+"?"+request.URL.RawQuery)
+}
+
+func (r *requests) reset() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := r.seen
+	r.seen = nil
+	return seen
+}
+
+func seedCluster(t testing.TB) {
+	t.Helper()
+	dirs := []string{"../../testdata/management-cluster", filepath.Join(fixtures, id, "input")}
+	_, err := seed.Load(context.WithoutCancel(t.Context()), cluster.Config(), dirs, seed.Options{Clusters: []string{id}, ControllerManager: true, SkipServiceAccountTokens: true})
+	require.NoError(t, err)
+}
+
+func translateLive(t testing.TB, reader client.Reader) (*legacy.Cluster, *translate.Result) {
+	t.Helper()
+	source := legacy.NewLive(reader, "test", legacy.Options{})
+	picture, err := source.Load(t.Context(), id)
+	require.NoError(t, err)
+	key, err := os.ReadFile(filepath.Join(fixtures, id, "ca", "ca.key"))
+	require.NoError(t, err)
+	answers := map[string]finding.Answer{"spec.cluster.docker.daemon.cidr": {Value: "drop", Reason: "a test"}}
+	return picture, translate.New().Translate(picture, translate.Options{CAKey: key, Answers: answers})
+}
+
+func makePlan(t testing.TB, reader client.Reader, applier plan.DryRunApplier) *plan.Plan {
+	t.Helper()
+	picture, result := translateLive(t, reader)
+	p, err := plan.Build(t.Context(), plan.Input{
+		Cluster: picture, Result: result, Comparer: plan.Live(applier, picture.Existing, 8),
+		Source: "live test", Now: time.Date(2026, 11, 22, 7, 0, 0, 0, time.UTC), Tool: "test", CAKey: true,
+	})
+	require.NoError(t, err)
+	return p
+}
+
+// refusals are the findings of the dry run.
+func refusals(findings []finding.Finding) []string {
+	var out []string
+	for _, f := range findings {
+		if strings.HasPrefix(f.ID, "PLN-APPLY") {
+			out = append(out, f.Object+" "+f.Path+": "+f.Message)
+		}
+	}
+	return out
+}
+
+// TestEveryPlannedObjectPassesTheRealAPIServer is the promise of the plan: what it shows is what the server would store, with the
+// real CRDs of Cluster API, its admission webhooks, and ours.
+func TestEveryPlannedObjectPassesTheRealAPIServer(t *testing.T) {
+	connected, seen := connection(t)
+	seedCluster(t)
+
+	before := makePlan(t, connected.Reader, connected.Applier)
+	assert.Empty(t, refusals(before.Findings))
+	assert.Contains(t, before.Basis.Compared, "does not exist yet")
+	assert.Equal(t, 4, before.Summary.Adopt)
+	requireOnlyLooks(t, seen.reset(), len(before.Changes))
+
+	full, err := client.New(cluster.Config(), client.Options{})
+	require.NoError(t, err)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "org-acme"}}
+	require.NoError(t, full.Create(t.Context(), namespace))
+	t.Cleanup(func() { assert.NoError(t, full.Delete(context.WithoutCancel(t.Context()), namespace)) })
+
+	after := makePlan(t, connected.Reader, connected.Applier)
+	assert.Empty(t, refusals(after.Findings))
+	assert.Equal(t, "server-side dry run", after.Basis.Compared)
+	assert.Equal(t, before.Summary.Adopt, after.Summary.Adopt)
+	requireOnlyLooks(t, seen.reset(), len(after.Changes))
+}
+
+// TestObjectsOfEveryFixturePassTheRealAPIServer tries what the fixtures are translated into, as long as nothing blocks them already.
+func TestObjectsOfEveryFixturePassTheRealAPIServer(t *testing.T) {
+	connected, _ := connection(t)
+	entries, err := os.ReadDir(fixtures)
+	require.NoError(t, err)
+	tried := 0
+	for _, entry := range entries {
+		source, err := legacy.Open(t.Context(), filepath.Join(fixtures, entry.Name()), legacy.Options{})
+		require.NoError(t, err)
+		ids, err := source.IDs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, ids, 1, entry.Name())
+		picture, err := source.Load(t.Context(), ids[0])
+		require.NoError(t, err)
+		require.NoError(t, source.Close())
+		result := translate.New().Translate(picture, translate.Options{})
+		if slices.ContainsFunc(result.Findings, func(f finding.Finding) bool { return f.Severity == finding.Block }) {
+			continue
+		}
+		tried++
+		p, err := plan.Build(t.Context(), plan.Input{Cluster: picture, Result: result, Comparer: plan.Live(connected.Applier, nil, 8), Source: entry.Name(), Now: time.Now()})
+		require.NoError(t, err)
+		assert.Empty(t, refusals(p.Findings), entry.Name())
+	}
+	assert.GreaterOrEqual(t, tried, 8)
+}
+
+// requireOnlyLooks asserts that nothing was written, that kinds were listed and not fetched one by one, and that no object cost
+// more than one dry run.
+func requireOnlyLooks(t *testing.T, requests []string, objects int) {
+	t.Helper()
+	dryRuns := map[string]int{}
+	lists := map[string]int{}
+	for _, r := range requests {
+		method, url, _ := strings.Cut(r, " ")
+		switch method {
+		case http.MethodGet:
+			lists[url]++
+		case http.MethodPatch:
+			require.Contains(t, url, "dryRun=All", r)
+			dryRuns[url]++
+		default:
+			require.Fail(t, "a plan only looks", r)
+		}
+	}
+	assert.LessOrEqual(t, len(dryRuns), objects)
+	for url, count := range dryRuns {
+		assert.Equal(t, 1, count, url)
+	}
+	for url, count := range lists {
+		assert.LessOrEqual(t, count, 1, "%s was asked for more than once", url)
+	}
+}
+
+// TestAppliedObjectsLeaveNothingToDo applies the plan's first phase for real, and a fresh plan finds it done: a plan is idempotent.
+func TestAppliedObjectsLeaveNothingToDo(t *testing.T) {
+	connected, _ := connection(t)
+	seedCluster(t)
+	full, err := client.New(cluster.Config(), client.Options{})
+	require.NoError(t, err)
+	_, result := translateLive(t, connected.Reader)
+	for _, o := range result.Objects {
+		if o.Phase != translate.PhaseTranslate && o.Phase != translate.PhaseAdopt {
+			continue
+		}
+		require.NoError(t, full.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner(kube.FieldOwner)), o.Ref())
+		t.Cleanup(func() { cleanUp(t, full, o) })
+	}
+	p := makePlan(t, connected.Reader, connected.Applier)
+	assert.Empty(t, refusals(p.Findings))
+	for _, c := range p.Changes {
+		if c.Phase == plan.PhaseTranslate || c.Phase == plan.PhaseAdopt {
+			assert.NotContains(t, []plan.Action{plan.Create, plan.Adopt}, c.Action, c.Object)
+			if c.Action == plan.Change && !strings.HasPrefix(c.Object, "Node/") {
+				text, err := json.Marshal(c.Fields)
+				require.NoError(t, err)
+				assert.Fail(t, "still to be changed", "%s: %s", c.Object, text)
+			}
+		}
+	}
+}
+
+// cleanUp takes finalizers off as well: there is no KVM provider in this cluster that would.
+func cleanUp(t *testing.T, full client.Client, o *translate.Object) {
+	ctx := context.WithoutCancel(t.Context())
+	live := o.DeepCopy()
+	if o.GetKind() == "Namespace" {
+		return
+	}
+	assert.NoError(t, client.IgnoreNotFound(full.Delete(ctx, live)))
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+	assert.NoError(t, client.IgnoreNotFound(full.Patch(ctx, o.DeepCopy(), patch)))
+}
+
+// BenchmarkLivePlan measures a plan against the live API server beside `kubectl diff --server-side` of the same objects, in the same
+// run; docs/performance.md quotes the ratio.
+func BenchmarkLivePlan(b *testing.B) {
+	connected, _ := connection(b)
+	seedCluster(b)
+	full, err := client.New(cluster.Config(), client.Options{})
+	require.NoError(b, err)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "org-acme"}}
+	require.NoError(b, client.IgnoreAlreadyExists(full.Create(b.Context(), namespace)))
+
+	b.Run("migrate", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			require.Empty(b, refusals(makePlan(b, connected.Reader, connected.Applier).Findings))
+		}
+	})
+	build, err := builder.New(builder.Options{Out: os.Stderr})
+	require.NoError(b, err)
+	assets, err := build.Ensure(b.Context(), builder.Kubectl)
+	require.NoError(b, err)
+	kubectl := assets[builder.Kubectl]
+	file := objectsFile(b, connected.Reader)
+	b.Run("kubectl", func(b *testing.B) {
+		for b.Loop() {
+			command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", cluster.KubeconfigPath(), "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file) //nolint:gosec // G204: a binary the lab built.
+			out, err := command.CombinedOutput()
+			var exit *exec.ExitError
+			if err != nil {
+				require.ErrorAs(b, err, &exit, string(out))
+				require.Equal(b, 1, exit.ExitCode(), "1 means that there are differences: %s", out)
+			}
+		}
+	})
+}
+
+func objectsFile(b *testing.B, reader client.Reader) string {
+	b.Helper()
+	_, result := translateLive(b, reader)
+	var all strings.Builder
+	for _, o := range result.Objects {
+		if o.Phase == translate.PhaseFinalize {
+			continue
+		}
+		text, err := yaml.Marshal(o.Object)
+		require.NoError(b, err)
+		all.WriteString("---\n" + string(text))
+	}
+	file := filepath.Join(b.TempDir(), "objects.yaml")
+	require.NoError(b, os.WriteFile(file, []byte(all.String()), 0o600))
+	return file
+}
