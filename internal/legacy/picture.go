@@ -174,6 +174,10 @@ type IgnitionFile struct {
 	Content     []byte
 	// NoSource tells that the document gives no contents at all (seen for /boot/coreos/first_boot).
 	NoSource bool
+	// Source is the URL of contents that are fetched at boot; empty for contents in the document.
+	Source string
+	// Append tells that the contents are added to a file that exists already.
+	Append bool
 	// Secret tells that the content is secret, by its path or by what it holds.
 	Secret bool
 }

@@ -1,0 +1,502 @@
+package legacy
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// redactor replaces secret values of one cluster by digests. It works on what objects mean: Secrets by key, boot data file by
+// file, kubeconfigs by field. What remains is searched for every secret value met on the way, for private keys, tokens and
+// passwords in addresses, because people paste secrets where nobody expects them.
+type redactor struct {
+	digester *Digester
+	// known are secret texts that may occur elsewhere, longest first.
+	known []knownSecret
+
+	privateKey, encoded, jwt, userinfo, setting, flag, credentialName, embedded *regexp.Regexp
+}
+
+// knownSecret is a text whose presence anywhere gives a secret away.
+type knownSecret struct {
+	text   string
+	digest string
+}
+
+func newRedactor(digester *Digester) *redactor {
+	return &redactor{
+		digester:   digester,
+		privateKey: regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`),
+		encoded:    regexp.MustCompile(`[A-Za-z0-9+/_-]{40,}={0,2}`),
+		jwt:        regexp.MustCompile(`eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*`),
+		userinfo:   regexp.MustCompile(`(://[^/\s:@"']*):([^@\s/"']+)@`),
+		// A setting is NAME=value or name: value on its own, in environment files, units, YAML and JSON. Flags (--name) are left
+		// alone: they name files, and the checks need them.
+		setting: regexp.MustCompile(`(?im)((?:^|[\s"'{,])(?:[a-z][\w.]*[_.-]?)?(?:password|passwd|token|secret|api[_-]?key|access[_-]?key|secret[_-]?key|auth|identitytoken|registrytoken)["']?[ \t]*[:=][ \t]*["']?)([^\s"',{}\[\]]+)`),
+		// Of flags only those with a value that looks random count.
+		flag: regexp.MustCompile(`(?i)(--[\w.-]*(?:password|token|secret|api-?key)=["']?)([^\s"']+)`),
+		// embedded are the fields of a kubeconfig that hold secrets.
+		embedded:       regexp.MustCompile(`(?m)((?:^|[\s"{,-])"?(client-key-data|token|password|id-token|refresh-token|access-token|client-secret)"?[ \t]*:[ \t]*["']?)([^\s"',{}]+)`),
+		credentialName: regexp.MustCompile(`(?i)(password|passwd|token|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key|(^|[_-])auth$)`),
+	}
+}
+
+// learn remembers a secret value so that it is found elsewhere. Values that are ordinary words or names are not learnt: replacing
+// them everywhere would destroy what the snapshot is for.
+func (r *redactor) learn(value []byte) {
+	text := strings.TrimSpace(string(value))
+	if IsDigest([]byte(text)) {
+		return
+	}
+	digest := r.digester.Sum(value)
+	if block, _ := pem.Decode([]byte(text)); block != nil || strings.ContainsAny(text, "\n") {
+		// A line from the middle identifies a key, however it is indented or escaped.
+		lines := strings.Fields(text)
+		if line := lines[len(lines)/2]; len(line) >= 40 && strings.Contains(text, "PRIVATE KEY-----") {
+			r.known = append(r.known, knownSecret{line, digest})
+		}
+	} else if looksRandom(text) {
+		r.known = append(r.known, knownSecret{text, digest})
+	}
+	// In base64 the text shows only in one of three alignments; the one of a value encoded alone is what occurs.
+	if len(value) >= 24 {
+		encoded := base64.StdEncoding.EncodeToString(value)
+		from := len(encoded) / 2
+		r.known = append(r.known, knownSecret{encoded[from:min(from+64, len(encoded))], digest})
+	}
+}
+
+// looksRandom tells passwords and tokens from words and names.
+func looksRandom(text string) bool {
+	const shortest = 12
+	if len(text) < shortest || strings.ContainsAny(text, " \t\n/.:") && !strings.HasPrefix(text, "eyJ") && !strings.HasSuffix(text, "=") {
+		return false
+	}
+	return strings.ContainsAny(text, "0123456789") && strings.IndexFunc(text, func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }) >= 0
+}
+
+// ready sorts what was learnt; call it between learning and redacting.
+func (r *redactor) ready() {
+	slices.SortFunc(r.known, func(a, b knownSecret) int {
+		return 2*(len(b.text)-len(a.text)) + strings.Compare(a.text, b.text)
+	})
+	r.known = slices.CompactFunc(r.known, func(a, b knownSecret) bool { return a.text == b.text })
+}
+
+// learnSecret learns the values of a Secret.
+func (r *redactor) learnSecret(raw map[string]any) {
+	kind := textAt(raw, "type")
+	eachDatum(raw, func(key string, value []byte, _ bool) ([]byte, bool) {
+		switch {
+		case isPublicDatum(kind, key, value):
+		case !isKubeconfig(value):
+			r.learn(value)
+		default:
+			for _, match := range r.embedded.FindAllSubmatch(value, -1) {
+				secret := match[3]
+				if decoded, err := base64.StdEncoding.DecodeString(string(secret)); err == nil && string(match[2]) == "client-key-data" {
+					secret = decoded
+				}
+				r.learn(secret)
+			}
+		}
+		return nil, false
+	})
+}
+
+// object redacts one object in place.
+func (r *redactor) object(raw map[string]any) {
+	kind, version := textAt(raw, "kind"), textAt(raw, "apiVersion")
+	isSecret := kind == "Secret" && version == "v1"
+	if annotations, ok := valueAt(raw, "metadata", "annotations").(map[string]any); ok {
+		if applied, found := annotations[corev1.LastAppliedConfigAnnotation].(string); found {
+			annotations[corev1.LastAppliedConfigAnnotation] = r.applied(applied, isSecret)
+		}
+	}
+	switch {
+	case isSecret:
+		secretType := textAt(raw, "type")
+		eachDatum(raw, func(key string, value []byte, valid bool) ([]byte, bool) {
+			if valid && isPublicDatum(secretType, key, value) {
+				return nil, false
+			}
+			return r.datum(value), true
+		})
+		if metadata, ok := raw["metadata"].(map[string]any); ok {
+			r.walk(metadata)
+		}
+		return
+	case kind == "ConfigMap" && version == "v1":
+		if data, ok := raw["data"].(map[string]any); ok {
+			if userData, ok := data["user_data"].(string); ok {
+				data["user_data"] = r.userData(userData)
+			}
+			for key, value := range data {
+				if text, ok := value.(string); ok && key != "user_data" {
+					data[key] = r.document(text)
+				}
+			}
+		}
+		if data, ok := raw["binaryData"].(map[string]any); ok {
+			r.walk(data)
+		}
+		if metadata, ok := raw["metadata"].(map[string]any); ok {
+			r.walk(metadata)
+		}
+		return
+	}
+	r.walk(raw)
+}
+
+// applied redacts the copy of an object that kubectl leaves in an annotation.
+func (r *redactor) applied(text string, secret bool) string {
+	object, err := decodeJSONObject(text)
+	switch {
+	case secret || err != nil:
+		return r.digester.Sum([]byte(text))
+	}
+	before, errBefore := encodeJSON(object)
+	r.object(object)
+	after, errAfter := encodeJSON(object)
+	switch {
+	case errBefore != nil || errAfter != nil:
+		return r.digester.Sum([]byte(text))
+	case bytes.Equal(before, after):
+		return text
+	}
+	return string(after)
+}
+
+// eachDatum calls change for every value of a Secret's data and stringData and stores what it returns.
+// Data that is no base64 is passed as it stands, marked invalid.
+func eachDatum(raw map[string]any, change func(key string, value []byte, valid bool) ([]byte, bool)) {
+	for _, field := range []string{"data", "stringData"} {
+		if raw[field] == nil {
+			continue
+		}
+		data, ok := raw[field].(map[string]any)
+		if !ok {
+			if changed, replace := change(field, mustJSON(raw[field]), false); replace {
+				raw[field] = string(changed)
+			}
+			continue
+		}
+		for key, item := range data {
+			text, isText := item.(string)
+			value, valid := []byte(text), isText
+			if !isText {
+				value = mustJSON(item)
+			} else if field == "data" {
+				decoded, err := base64.StdEncoding.DecodeString(text)
+				if valid = err == nil; valid {
+					value = decoded
+				}
+			}
+			changed, replace := change(key, value, valid)
+			if !replace || bytes.Equal(changed, value) {
+				continue
+			}
+			if field == "data" {
+				data[key] = base64.StdEncoding.EncodeToString(changed)
+			} else {
+				data[key] = string(changed)
+			}
+		}
+	}
+}
+
+// isPublicDatum tells the values of Secrets that are no secrets and that checks need: certificates, public keys, the namespace of
+// a token.
+func isPublicDatum(secretType, key string, value []byte) bool {
+	if IsDigest(value) || len(value) == 0 {
+		return true
+	}
+	if secretType == string(corev1.SecretTypeServiceAccountToken) && key == corev1.ServiceAccountNamespaceKey {
+		return true
+	}
+	rest, found := value, false
+	for {
+		block, after := pem.Decode(rest)
+		if block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" && !strings.HasSuffix(block.Type, "PUBLIC KEY") && block.Type != "X509 CRL" {
+			return false
+		}
+		if len(block.Headers) > 0 {
+			return false
+		}
+		found, rest = true, after
+	}
+	// Nothing may hide around the blocks, either.
+	if !found || len(bytes.TrimSpace(rest)) > 0 {
+		return false
+	}
+	return bytes.HasPrefix(bytes.TrimSpace(value), []byte("-----BEGIN ")) && bytes.Count(value, []byte("-----BEGIN ")) == bytes.Count(value, []byte("-----END "))
+}
+
+func isKubeconfig(value []byte) bool {
+	return bytes.Contains(value, []byte("clusters")) && bytes.Contains(value, []byte("users")) && bytes.Contains(value, []byte("Config"))
+}
+
+// datum redacts one secret value: kubeconfigs keep their public part, everything else becomes a digest.
+func (r *redactor) datum(value []byte) []byte {
+	if isKubeconfig(value) {
+		return []byte(r.kubeconfig(string(value)))
+	}
+	return []byte(r.digester.Sum(value))
+}
+
+// kubeconfig replaces the fields that hold secrets. Embedded keys stay base64, so that the document still parses.
+func (r *redactor) kubeconfig(text string) string {
+	redacted := replaceGroups(r.embedded, text, func(groups []string) string {
+		key, value := groups[2], groups[3]
+		if key != "client-key-data" {
+			return groups[1] + r.digester.Sum([]byte(value))
+		}
+		decoded, err := base64.StdEncoding.DecodeString(value)
+		if err != nil {
+			decoded = []byte(value)
+		}
+		return groups[1] + base64.StdEncoding.EncodeToString([]byte(r.digester.Sum(decoded)))
+	})
+	return r.text(redacted)
+}
+
+// document redacts a text that may be a kubeconfig or hold settings.
+func (r *redactor) document(text string) string {
+	if isKubeconfig([]byte(text)) {
+		text = r.kubeconfig(text)
+	}
+	return r.settings(r.text(text))
+}
+
+// settings redacts values that a name marks as credentials, but not what merely refers to one: paths, templates, short words.
+func (r *redactor) settings(text string) string {
+	text = replaceGroups(r.flag, text, func(groups []string) string {
+		if !looksRandom(groups[2]) || strings.Contains(groups[1], "initial-cluster-token") {
+			return groups[0]
+		}
+		return groups[1] + r.digester.Sum([]byte(groups[2]))
+	})
+	return replaceGroups(r.setting, text, func(groups []string) string {
+		value := groups[2]
+		const shortest = 8
+		if len(value) < shortest || strings.ContainsAny(value[:1], "/$%<.") || strings.Contains(value, "://") || IsDigest([]byte(value)) || !strings.ContainsAny(value, "0123456789+/=_-!#&*") {
+			return groups[0]
+		}
+		return groups[1] + r.digester.Sum([]byte(value))
+	})
+}
+
+// text redacts what is secret wherever it stands.
+func (r *redactor) text(text string) string {
+	const shortest = 8
+	if len(text) < shortest {
+		return text
+	}
+	if strings.Contains(text, "PRIVATE KEY-----") {
+		text = r.privateKey.ReplaceAllStringFunc(text, func(key string) string { return r.digester.Sum([]byte(key)) })
+	}
+	if strings.Contains(text, "eyJ") {
+		text = r.jwt.ReplaceAllStringFunc(text, func(token string) string { return r.digester.Sum([]byte(token)) })
+	}
+	if strings.Contains(text, "://") && strings.Contains(text, "@") {
+		text = replaceGroups(r.userinfo, text, func(groups []string) string { return groups[1] + ":" + r.digester.Sum([]byte(groups[2])) + "@" })
+	}
+	if strings.Contains(text, "LS0tLS1CRUdJTi") {
+		text = r.encoded.ReplaceAllStringFunc(text, func(word string) string {
+			decoded, err := base64.StdEncoding.DecodeString(word)
+			if err != nil || !bytes.Contains(decoded, []byte("PRIVATE KEY-----")) {
+				return word
+			}
+			return base64.StdEncoding.EncodeToString([]byte(r.digester.Sum(decoded)))
+		})
+	}
+	for _, secret := range r.known {
+		if strings.Contains(text, secret.text) {
+			text = strings.ReplaceAll(text, secret.text, secret.digest)
+		}
+	}
+	return text
+}
+
+// walk redacts the texts in a decoded value in place.
+func (r *redactor) walk(value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		name, isNamed := v["name"].(string)
+		if text, ok := v["value"].(string); ok && isNamed && text != "" && r.credentialName.MatchString(name) && !strings.HasPrefix(text, "/") {
+			v["value"] = r.digester.Sum([]byte(text)) // an environment variable
+		}
+		for key, item := range v {
+			if text, ok := item.(string); ok {
+				v[key] = r.text(text)
+				continue
+			}
+			r.walk(item)
+		}
+	case []any:
+		for i, item := range v {
+			if text, ok := item.(string); ok {
+				v[i] = r.settings(r.text(text)) // an argument or a command
+				continue
+			}
+			r.walk(item)
+		}
+	}
+}
+
+// userData redacts a node's boot data. A document without secrets is returned as it is, byte for byte; one that cannot be read
+// may hold anything, so only its digest stays.
+func (r *redactor) userData(text string) string {
+	unpacked, err := unpackUserData(text, Options{}.withDefaults().MaxIgnitionBytes)
+	if err != nil {
+		return r.digester.Sum([]byte(text))
+	}
+	document, err := decodeJSONObject(string(unpacked))
+	if err != nil {
+		return r.digester.Sum([]byte(text))
+	}
+	before, errBefore := encodeJSON(document)
+	r.ignition(document)
+	after, errAfter := encodeJSON(document)
+	if errBefore != nil || errAfter != nil {
+		return r.digester.Sum([]byte(text))
+	}
+	if bytes.Equal(before, after) {
+		return text
+	}
+	packed, err := packUserData(after)
+	if err != nil {
+		return r.digester.Sum([]byte(text))
+	}
+	return packed
+}
+
+// packUserData writes boot data the way the operator does. The gzip header holds neither a name nor a time.
+func packUserData(document []byte) (string, error) {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err == nil {
+		_, err = w.Write(document)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		return "", fmt.Errorf("packing boot data: %w", err)
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
+}
+
+// ignition redacts a decoded document in place.
+func (r *redactor) ignition(document map[string]any) {
+	files, _ := valueAt(document, "storage", "files").([]any)
+	for _, item := range files {
+		file, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		if contents, ok := file["contents"].(map[string]any); ok {
+			r.ignitionFile(textAt(file, "path"), contents)
+		}
+	}
+	users, _ := valueAt(document, "passwd", "users").([]any)
+	for _, item := range users {
+		if user, ok := item.(map[string]any); ok {
+			if hash, ok := user["passwordHash"].(string); ok && hash != "" {
+				user["passwordHash"] = r.digester.Sum([]byte(hash))
+			}
+		}
+	}
+	for _, section := range []string{"systemd", "networkd"} {
+		units, _ := valueAt(document, section, "units").([]any)
+		for _, unit := range units {
+			r.unit(unit)
+			dropins, _ := valueAt(unit, "dropins").([]any)
+			for _, dropin := range dropins {
+				r.unit(dropin)
+			}
+		}
+	}
+}
+
+func (r *redactor) unit(value any) {
+	if unit, ok := value.(map[string]any); ok {
+		if contents, ok := unit["contents"].(string); ok {
+			unit["contents"] = r.document(contents)
+		}
+	}
+}
+
+// ignitionFile redacts the contents of one file.
+func (r *redactor) ignitionFile(name string, contents map[string]any) {
+	source, ok := contents["source"].(string)
+	if !ok || source == "" {
+		return
+	}
+	if !strings.HasPrefix(source, "data:") {
+		contents["source"] = r.text(source)
+		return
+	}
+	content, err := decodeDataURL(source)
+	if err == nil && textAt(contents, "compression") == "gzip" {
+		content, err = gunzip(content, Options{}.withDefaults().MaxIgnitionBytes)
+	}
+	if err != nil {
+		contents["source"] = dataURL([]byte(r.digester.Sum([]byte(source))))
+		return
+	}
+	var redacted string
+	switch {
+	case len(content) == 0:
+		return
+	case !isSecretFile(name, content):
+		redacted = r.document(string(content))
+	case isKubeconfig(content):
+		redacted = r.kubeconfig(string(content))
+	default:
+		redacted = r.digester.Sum(content)
+	}
+	if redacted == string(content) {
+		return
+	}
+	contents["source"] = dataURL([]byte(redacted))
+	delete(contents, "compression")
+	delete(contents, "verification") // a plain hash of the content would let anybody try out guesses
+}
+
+func dataURL(content []byte) string {
+	return "data:text/plain;charset=utf-8;base64," + base64.StdEncoding.EncodeToString(content)
+}
+
+// replaceGroups replaces every match by what change makes of its groups.
+func replaceGroups(expression *regexp.Regexp, text string, change func(groups []string) string) string {
+	matches := expression.FindAllStringSubmatchIndex(text, -1)
+	if matches == nil {
+		return text
+	}
+	var b strings.Builder
+	at := 0
+	for _, match := range matches {
+		groups := make([]string, len(match)/2)
+		for i := range groups {
+			if match[2*i] >= 0 {
+				groups[i] = text[match[2*i]:match[2*i+1]]
+			}
+		}
+		b.WriteString(text[at:match[0]])
+		b.WriteString(change(groups))
+		at = match[1]
+	}
+	b.WriteString(text[at:])
+	return b.String()
+}
