@@ -14,7 +14,9 @@ const (
 )
 
 // GroupVersion returns the group and version of this package's kinds.
-func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: GroupName, Version: Version} }
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: GroupName, Version: Version}
+}
 
 // AddToScheme registers this package's kinds.
 func AddToScheme(scheme *runtime.Scheme) error {

@@ -127,7 +127,7 @@ func (b *builder) shown(value any, secret bool) any {
 	case secret && isText:
 		return b.digest.Sum([]byte(text))
 	case secret:
-		return b.digest.Sum([]byte(fmt.Sprint(value)))
+		return b.digest.Sum(fmt.Append(nil, value))
 	case isText && len(text) > maxValue || isText && strings.Contains(text, "\n"):
 		if legacy.LooksSecret([]byte(text)) {
 			return b.digest.Sum([]byte(text))
@@ -204,7 +204,7 @@ func (b *builder) basis(fields []Field) Basis {
 func (b *builder) total(p *Plan) string {
 	hash := sha256.New()
 	encoder := json.NewEncoder(hash)
-	var observed []string
+	observed := make([]string, 0, len(p.Basis.Observed))
 	for _, o := range p.Basis.Observed {
 		observed = append(observed, o.Ref+" "+o.Digest)
 	}
@@ -218,15 +218,15 @@ func (b *builder) total(p *Plan) string {
 // planID sorts by time and differs between plans of the same second.
 func planID(now time.Time, digest string) string {
 	seconds := now.UTC().Unix()
-	stamp := []byte{byte(seconds >> 32), byte(seconds >> 24), byte(seconds >> 16), byte(seconds >> 8), byte(seconds)}
+	stamp := [5]byte{byte(seconds >> 32), byte(seconds >> 24), byte(seconds >> 16), byte(seconds >> 8), byte(seconds)} //nolint:gosec // G115: the five low bytes are what is wanted.
 	sum := sha256.Sum256([]byte(digest))
 	const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-	return base32.NewEncoding(alphabet).WithPadding(base32.NoPadding).EncodeToString(append(stamp, sum[:5]...))
+	return base32.NewEncoding(alphabet).WithPadding(base32.NoPadding).EncodeToString(append(stamp[:], sum[:5]...))
 }
 
 // objects turns the wanted objects and their states into changes.
 func (b *builder) objects(comparison Comparison) []Object {
-	var out []Object
+	out := make([]Object, 0, len(b.in.Result.Objects))
 	for _, o := range b.in.Result.Objects {
 		change := Object{Action: Create, Object: o.Ref(), Phase: o.Phase, Secret: o.Secret, Note: o.Note}
 		origins := map[string]*translate.Value{}

@@ -26,22 +26,22 @@ import (
 
 func testNow() time.Time { return time.Date(2026, 11, 22, 7, 12, 0, 0, time.UTC) }
 
-func input(t testing.TB, fixture string) Input {
-	t.Helper()
-	source, err := legacy.Open(t.Context(), filepath.Join("../../testdata/fixtures", fixture), legacy.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, source.Close()) })
-	ids, err := source.IDs(t.Context())
-	require.NoError(t, err)
-	cluster, err := source.Load(t.Context(), ids[0])
-	require.NoError(t, err)
+func input(tb testing.TB, fixture string) Input {
+	tb.Helper()
+	source, err := legacy.Open(tb.Context(), filepath.Join("../../testdata/fixtures", fixture), legacy.Options{})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, source.Close()) })
+	ids, err := source.IDs(tb.Context())
+	require.NoError(tb, err)
+	cluster, err := source.Load(tb.Context(), ids[0])
+	require.NoError(tb, err)
 	return Input{Cluster: cluster, Result: translate.New().Translate(cluster, translate.Options{}), Source: "test", Now: testNow(), Tool: "test"}
 }
 
-func build(t testing.TB, in Input) *Plan {
-	t.Helper()
-	p, err := Build(t.Context(), in)
-	require.NoError(t, err)
+func build(tb testing.TB, in Input) *Plan {
+	tb.Helper()
+	p, err := Build(tb.Context(), in)
+	require.NoError(tb, err)
 	return p
 }
 
@@ -272,7 +272,7 @@ func TestEveryChangeBelongsToAPhaseInOrder(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(p.Changes)-kept, steps)
-	assert.Equal(t, p.Changes[len(p.Changes)-1].Object, "Namespace/b4n9x", "the namespace goes last")
+	assert.Equal(t, "Namespace/b4n9x", p.Changes[len(p.Changes)-1].Object, "the namespace goes last")
 }
 
 func BenchmarkBuild(b *testing.B) {

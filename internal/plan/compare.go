@@ -92,7 +92,7 @@ func (c offline) Compare(_ context.Context, objects []*translate.Object) (Compar
 // diffValues compares the planned values only.
 func diffValues(o *translate.Object, live *unstructured.Unstructured) []Diff {
 	have := map[string]any{}
-	flatten("", comparable(live.Object), func(path string, value any) { have[path] = value })
+	flatten("", chosen(live.Object), func(path string, value any) { have[path] = value })
 	var diffs []Diff
 	for _, v := range o.Values {
 		before, found := have[v.Path]
@@ -198,8 +198,8 @@ func (c *live) state(o *translate.Object, answer *unstructured.Unstructured) Sta
 		return State{Exists: answer.GetResourceVersion() != "" && answer.GetNamespace() == o.GetNamespace()}
 	}
 	have, want := map[string]any{}, map[string]any{}
-	flatten("", comparable(before.Object), func(path string, value any) { have[path] = value })
-	flatten("", comparable(answer.Object), func(path string, value any) { want[path] = value })
+	flatten("", chosen(before.Object), func(path string, value any) { have[path] = value })
+	flatten("", chosen(answer.Object), func(path string, value any) { want[path] = value })
 	generated := map[string]bool{}
 	for _, v := range o.Values {
 		generated[v.Path] = v.Generated
@@ -219,8 +219,8 @@ func (c *live) state(o *translate.Object, answer *unstructured.Unstructured) Sta
 	return State{Exists: true, Diffs: diffs}
 }
 
-// comparable keeps what people set: no status, no bookkeeping.
-func comparable(object map[string]any) map[string]any {
+// chosen keeps what people set: no status, no bookkeeping.
+func chosen(object map[string]any) map[string]any {
 	out := map[string]any{}
 	for name, value := range object {
 		switch name {

@@ -131,6 +131,16 @@ func (b *builder) removals() []Object {
 	if c.Encryption != nil {
 		add(c.Encryption.Ref, "the key lives on in Secret "+b.in.Result.Namespace+"/"+c.ID+"-encryption-config")
 	}
+	b.namespaced(add)
+	if c.Namespace != nil {
+		add(c.Namespace.Ref, "last, and only when nothing else is left in it")
+	}
+	return out
+}
+
+// namespaced lists what the legacy operators made around the VMs.
+func (b *builder) namespaced(add func(ref legacy.Ref, note string)) {
+	c := b.in.Cluster
 	for i := range c.ConfigMaps {
 		add(c.ConfigMaps[i].Ref, "")
 	}
@@ -155,10 +165,6 @@ func (b *builder) removals() []Object {
 	for i := range c.Secrets {
 		add(c.Secrets[i].Ref, "")
 	}
-	if c.Namespace != nil {
-		add(c.Namespace.Ref, "last, and only when nothing else is left in it")
-	}
-	return out
 }
 
 func sorted[V any](m map[string]V) []string {

@@ -57,9 +57,7 @@ func (t *translation) kvmMachine(node *legacy.Node) {
 	o := newObject(infraVersion, "KVMMachine", t.result.Namespace, name, PhaseAdopt)
 	t.mark(o, node)
 	o.set("spec.providerID", t.providerID(node), t.nodeIDOf(node))
-	c := &config{}
-	t.machineConfig(c, node)
-	for _, e := range c.machine {
+	for _, e := range t.machineConfigOf(node).machine {
 		// Image, prefix and placement are for machines that are yet to be made.
 		if e.path == "image" || e.path == "resources.disk" || strings.HasPrefix(e.path, "iscsi.") || strings.HasPrefix(e.path, "nodeSelector") {
 			continue

@@ -138,25 +138,38 @@ func (t *translation) workerPorts() []workerPort {
 		if name == nil && target == nil && node == nil {
 			break
 		}
-		port, ok := t.port(target)
-		nodePort, okNode := t.port(node)
-		if name != nil && len(validation.IsDNS1123Label(name.text())) > 0 {
-			t.refuse(name, idValue, fmt.Sprintf("%q is no port name", name.text()), "correct the KVMConfig: lower-case letters, digits and dashes")
-		}
-		switch {
-		case ok && okNode && text(name) != "":
-			out = append(out, workerPort{text(name), port, nodePort, []*leaf{name, target, node}})
-		case !ok && target != nil:
-			refuseWith(target, name, node)
-		case !okNode && node != nil:
-			refuseWith(node, name, target)
-		case name != nil:
-			refuseWith(name, target, node)
+		if mapping, ok := t.portMapping(name, target, node); ok {
+			out = append(out, mapping)
 		}
 	}
 	if len(out) > 0 {
 		return out
 	}
+	return t.defaultPorts()
+}
+
+// portMapping reads one mapping; a part that cannot be used takes the others with it.
+func (t *translation) portMapping(name, target, node *leaf) (workerPort, bool) {
+	port, ok := t.port(target)
+	nodePort, okNode := t.port(node)
+	if name != nil && len(validation.IsDNS1123Label(name.text())) > 0 {
+		t.refuse(name, idValue, fmt.Sprintf("%q is no port name", name.text()), "correct the KVMConfig: lower-case letters, digits and dashes")
+	}
+	switch {
+	case ok && okNode && text(name) != "":
+		return workerPort{text(name), port, nodePort, []*leaf{name, target, node}}, true
+	case !ok && target != nil:
+		refuseWith(target, name, node)
+	case !okNode && node != nil:
+		refuseWith(node, name, target)
+	case name != nil:
+		refuseWith(name, target, node)
+	}
+	return workerPort{}, false
+}
+
+// defaultPorts are what the operator exposes when the KVMConfig maps nothing.
+func (t *translation) defaultPorts() []workerPort {
 	allocated := map[int64]corev1.ServicePort{}
 	for i := range t.cluster.Services {
 		if service := &t.cluster.Services[i].Object; service.Name == string(legacy.Worker) {
@@ -165,11 +178,9 @@ func (t *translation) workerPorts() []workerPort {
 			}
 		}
 	}
-	controller := "spec.cluster.kubernetes.ingressController."
-	for _, fallback := range []struct {
-		name, field string
-	}{{"http", "insecurePort"}, {"https", "securePort"}} {
-		l := t.config(controller + fallback.field)
+	var out []workerPort
+	for _, fallback := range []struct{ name, field string }{{"http", "insecurePort"}, {"https", "securePort"}} {
+		l := t.config("spec.cluster.kubernetes.ingressController." + fallback.field)
 		port, ok := t.port(l)
 		if !ok {
 			continue

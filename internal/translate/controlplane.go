@@ -30,9 +30,9 @@ func (t *translation) controlPlane() {
 	}
 	master := &masters[0]
 	c := t.nodeConfig(master, []string{"initConfiguration.nodeRegistration", "joinConfiguration.nodeRegistration"})
-	t.machineConfig(c, master)
+	c.machine = slices.Clip(t.machineConfigOf(master).machine)
 	t.etcdVolume(c, master)
-	template := t.machineTemplate(t.id+"-control-plane", c.machine, PhaseTranslate)
+	template := t.machineTemplate(t.id+"-control-plane", c, PhaseTranslate)
 
 	o := newObject(controlPlaneVersion, "KubeadmControlPlane", t.result.Namespace, t.id, PhaseControlPlane)
 	t.clusterLabel(o)
@@ -124,7 +124,7 @@ func (t *translation) etcdImage(o *Object, base string) {
 			break
 		}
 	}
-	tag := ""
+	var tag string
 	switch version := text(running); {
 	case strings.HasPrefix(version, "3.5."):
 		tag = "3.5.0-0"

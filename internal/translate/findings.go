@@ -25,7 +25,7 @@ const (
 	idEtcdDomain  = "TRN-ETCD-002"
 	idHostVolume  = "TRN-VOLUME-001"
 	idIdentity    = "TRN-IDENTITY-001"
-	idSecret      = "TRN-SECRET-001"
+	idSecret      = "TRN-SECRET-001" //nolint:gosec // G101: the name of a finding.
 	idNodeCIDR    = "TRN-NETWORK-001"
 	idContradict  = "TRN-INPUT-001"
 	idEncryption  = "TRN-ENCRYPTION-001"

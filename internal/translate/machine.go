@@ -39,6 +39,18 @@ const (
 	maxCPU = 512
 )
 
+// machineConfigOf makes the virtual machine part of a node once; its replacement and its adoption both need it.
+func (t *translation) machineConfigOf(node *legacy.Node) *config {
+	name := t.machineName(node)
+	c, made := t.machineConfigs[name]
+	if !made {
+		c = &config{}
+		t.machineConfig(c, node)
+		t.machineConfigs[name] = c
+	}
+	return c
+}
+
 // machineConfig is the virtual machine part: size, disks, volumes, resolvers.
 func (t *translation) machineConfig(c *config, node *legacy.Node) {
 	list := "spec.kvm." + string(node.Role) + "s"
@@ -114,7 +126,7 @@ func (t *translation) dataDisk(c *config, node *legacy.Node, name, fallback stri
 // servers splits a comma-separated list.
 func (t *translation) servers(c *config, path string, running *leaf, rule string) {
 	var servers []any
-	for _, server := range strings.Split(text(running), ",") {
+	for server := range strings.SplitSeq(text(running), ",") {
 		if server = strings.TrimSpace(server); server != "" {
 			servers = append(servers, server)
 		}
@@ -236,10 +248,11 @@ func (t *translation) machineName(node *legacy.Node) string {
 }
 
 // machineTemplate makes a KVMMachineTemplate. Templates are immutable, so the name carries a digest of the content.
-func (t *translation) machineTemplate(name string, entries []entry, phase string) *Object {
-	o := newObject(infraVersion, "KVMMachineTemplate", t.result.Namespace, name+"-"+fingerprint(entries), phase)
+func (t *translation) machineTemplate(name string, c *config, phase string) *Object {
+	c.digest()
+	o := newObject(infraVersion, "KVMMachineTemplate", t.result.Namespace, name+"-"+c.machineDigest, phase)
 	t.clusterLabel(o)
-	apply(o, "spec.template.spec.", entries)
+	apply(o, "spec.template.spec.", c.machine)
 	return t.add(o)
 }
 

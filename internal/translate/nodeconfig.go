@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -26,6 +25,19 @@ type entry struct {
 // config is the configuration of new nodes: the KubeadmConfig part and the virtual machine part, each relative to its spec.
 type config struct {
 	kubeadm, machine []entry
+	// digests of the two parts, once they are asked for.
+	kubeadmDigest, machineDigest string
+}
+
+// digest is the same for equal configurations, whatever they were made from.
+func (c *config) digest() string {
+	if c.kubeadmDigest == "" {
+		c.kubeadmDigest = fingerprint(c.kubeadm)
+	}
+	if c.machineDigest == "" {
+		c.machineDigest = fingerprint(c.machine)
+	}
+	return c.kubeadmDigest + c.machineDigest
 }
 
 func (c *config) set(path string, value any, from origin) {
@@ -44,18 +56,20 @@ func (c *config) addMachine(path string, value any, from origin) {
 	c.machine = append(c.machine, entry{path: path, list: true, value: value, from: from})
 }
 
-// merge adds the origins of an equal configuration.
+// merge adds the origins of an equal configuration. Nodes that share their configuration share its origins too.
 func (c *config) merge(other *config) {
-	// Nodes that share their configuration share its origins too.
-	for i := range c.kubeadm {
-		if &c.kubeadm[0] == &other.kubeadm[0] {
-			break
-		}
-		c.kubeadm[i].from.leaves = append(c.kubeadm[i].from.leaves, other.kubeadm[i].from.leaves...)
+	if len(c.kubeadm) > 0 && &c.kubeadm[0] != &other.kubeadm[0] {
+		c.kubeadm = merged(c.kubeadm, other.kubeadm)
 	}
-	for i := range c.machine {
-		c.machine[i].from.leaves = append(c.machine[i].from.leaves, other.machine[i].from.leaves...)
+	c.machine = merged(c.machine, other.machine)
+}
+
+func merged(entries, others []entry) []entry {
+	out := slices.Clone(entries)
+	for i := range out {
+		out[i].from.leaves = slices.Concat(out[i].from.leaves, others[i].from.leaves)
 	}
+	return out
 }
 
 // apply writes entries below prefix.
@@ -72,15 +86,19 @@ func apply(o *Object, prefix string, entries []entry) {
 
 // fingerprint is the same for equal configurations, whatever they were made from.
 func fingerprint(entries []entry) string {
-	hash := sha256.New()
-	encoder := json.NewEncoder(hash)
+	var text []byte
 	for _, e := range entries {
-		// Values are maps, lists and scalars, which always encode.
-		if err := encoder.Encode([]any{e.path, e.value}); err != nil {
-			panic(fmt.Sprintf("encoding %s: %v", e.path, err))
-		}
+		walk(e.path, e.value, func(path string, value any) {
+			text = append(append(append(append(text, path...), 0), plain(value)...), 0)
+		})
 	}
-	return hex.EncodeToString(hash.Sum(nil))[:6]
+	return digestOf(text)
+}
+
+// digestOf is short enough for names and long enough to tell the few configurations of one cluster apart.
+func digestOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:3])
 }
 
 // settings returns the Ignition settings of a node whose path begins with prefix.
@@ -111,7 +129,7 @@ func (t *translation) nodeSetting(node *legacy.Node, path string) *leaf {
 func (t *translation) nodeConfig(node *legacy.Node, registration []string) *config {
 	plain := t.plainNode(node)
 	if same := t.plainConfigs[node.Role]; plain && same != nil {
-		return &config{kubeadm: same.kubeadm}
+		return &config{kubeadm: same.kubeadm, kubeadmDigest: same.kubeadmDigest}
 	}
 	c := &config{}
 	for _, base := range registration {
@@ -123,7 +141,8 @@ func (t *translation) nodeConfig(node *legacy.Node, registration []string) *conf
 	t.users(c, node)
 	c.set("format", "cloud-config", from("bootstrap-format"))
 	if plain {
-		t.plainConfigs[node.Role] = &config{kubeadm: c.kubeadm}
+		t.plainConfigs[node.Role] = &config{kubeadm: c.kubeadm, kubeadmDigest: fingerprint(c.kubeadm)}
+		c.kubeadmDigest = t.plainConfigs[node.Role].kubeadmDigest
 	}
 	return c
 }
@@ -177,7 +196,9 @@ func keptLabels(role legacy.Role) map[string]string {
 
 func (t *translation) nodeLabels(node *legacy.Node, arg func(name, value string, rule origin)) {
 	l := t.nodeSetting(node, "unit:"+unitKubelet+"#flag --node-labels")
-	leaves := []*leaf{l, t.config("spec.cluster.kubernetes.kubelet.labels")}
+	custom := t.customerLabels(node)
+	leaves := make([]*leaf, 0, 2+len(custom))
+	leaves = append(leaves, l, t.config("spec.cluster.kubernetes.kubelet.labels"))
 	words := strings.Split(text(l), ",")
 	if l == nil {
 		words = append([]string{"node.kubernetes.io/" + string(node.Role)}, strings.Split(text(t.config("spec.cluster.kubernetes.kubelet.labels")), ",")...)
@@ -197,9 +218,9 @@ func (t *translation) nodeLabels(node *legacy.Node, arg func(name, value string,
 			labels[name] = value
 		}
 	}
-	for name, custom := range t.customerLabels(node) {
-		leaves = append(leaves, custom)
-		labels[name] = text(custom)
+	for name, wanted := range custom {
+		leaves = append(leaves, wanted)
+		labels[name] = text(wanted)
 	}
 	parts := make([]string, 0, len(labels))
 	for _, name := range sortedKeys(labels) {
@@ -221,7 +242,7 @@ func (t *translation) customerLabels(node *legacy.Node) map[string]*leaf {
 	if node.Role != legacy.Worker {
 		return out
 	}
-	prefix := ""
+	var prefix string
 	for i := 0; ; i++ {
 		l := t.get(sourceCluster, at("spec.guest.workers", i, "id"))
 		if l == nil {
@@ -290,8 +311,8 @@ func (t *translation) kubelet(node *legacy.Node, arg func(name, value string, ru
 		}
 	}
 	t.maxPods(node, file, arg)
-	var suites []string
 	leaves := t.settings(node, file+"tlsCipherSuites[")
+	suites := make([]string, 0, len(leaves))
 	for _, l := range leaves {
 		suites = append(suites, l.text())
 	}
@@ -373,7 +394,7 @@ func (t *translation) maxPods(node *legacy.Node, file string, arg func(name, val
 // containerLogs carries Docker's log rotation: with containerd the kubelet rotates logs itself.
 func (t *translation) containerLogs(node *legacy.Node, arg func(name, value string, rule origin)) {
 	l := t.nodeSetting(node, "unit:"+unitDocker+"/10-giantswarm-extra-args.conf#Environment DOCKER_CGROUPS")
-	for _, word := range strings.Fields(text(l)) {
+	for word := range strings.FieldsSeq(text(l)) {
 		name, value, found := strings.Cut(word, "=")
 		if !found {
 			continue
@@ -600,30 +621,9 @@ func (t *translation) systemServices(c *config, node *legacy.Node) {
 
 // users carries the people who may log in: those of the running nodes, and whoever was added to the KVMConfig since.
 func (t *translation) users(c *config, node *legacy.Node) {
-	users := slices.Clone(node.Ignition.Users)
-	byName := map[string][]*leaf{}
-	for i := 0; ; i++ {
-		name, sshKey := t.config(at("spec.cluster.kubernetes.ssh.userList", i, "name")), t.config(at("spec.cluster.kubernetes.ssh.userList", i, "publicKey"))
-		if name == nil && sshKey == nil {
-			break
-		}
-		if !userName.MatchString(text(name)) {
-			t.refuse(name, idValue, fmt.Sprintf("%q is no user name", text(name)), "correct spec.cluster.kubernetes.ssh.userList")
-			if name != nil {
-				refuseWith(name, sshKey)
-			}
-			continue
-		}
-		byName[text(name)] = append(byName[text(name)], name, sshKey)
-		at := slices.IndexFunc(users, func(u legacy.IgnitionUser) bool { return u.Name == text(name) })
-		if at < 0 {
-			users = append(users, legacy.IgnitionUser{Name: text(name), Groups: []string{"sudo"}, Shell: "/bin/bash", SSHAuthorizedKeys: []string{text(sshKey)}})
-		} else if !slices.Contains(users[at].SSHAuthorizedKeys, text(sshKey)) && text(sshKey) != "" {
-			users[at].SSHAuthorizedKeys = append(slices.Clone(users[at].SSHAuthorizedKeys), text(sshKey))
-		}
-	}
+	users, added := t.listedUsers(node.Ignition.Users)
 	for _, user := range users {
-		leaves := append(t.settings(node, "user:"+user.Name+"#"), byName[user.Name]...)
+		leaves := append(t.settings(node, "user:"+user.Name+"#"), added[user.Name]...)
 		if !userName.MatchString(user.Name) {
 			for _, l := range leaves {
 				t.refuse(l, idValue, fmt.Sprintf("%q is no user name", user.Name), "correct spec.cluster.kubernetes.ssh.userList")
@@ -647,6 +647,32 @@ func (t *translation) users(c *config, node *legacy.Node) {
 			item["sshAuthorizedKeys"] = keys
 		}
 		c.add("users", item, from("users", leaves...))
+	}
+}
+
+// listedUsers adds the KVMConfig's users and keys to those of the running nodes, and returns the fields each user comes from.
+func (t *translation) listedUsers(running []legacy.IgnitionUser) ([]legacy.IgnitionUser, map[string][]*leaf) {
+	users := slices.Clone(running)
+	byName := map[string][]*leaf{}
+	for i := 0; ; i++ {
+		name, sshKey := t.config(at("spec.cluster.kubernetes.ssh.userList", i, "name")), t.config(at("spec.cluster.kubernetes.ssh.userList", i, "publicKey"))
+		if name == nil && sshKey == nil {
+			return users, byName
+		}
+		if !userName.MatchString(text(name)) {
+			t.refuse(name, idValue, fmt.Sprintf("%q is no user name", text(name)), "correct spec.cluster.kubernetes.ssh.userList")
+			if name != nil {
+				refuseWith(name, sshKey)
+			}
+			continue
+		}
+		byName[text(name)] = append(byName[text(name)], name, sshKey)
+		found := slices.IndexFunc(users, func(u legacy.IgnitionUser) bool { return u.Name == text(name) })
+		if found < 0 {
+			users = append(users, legacy.IgnitionUser{Name: text(name), Groups: []string{"sudo"}, Shell: "/bin/bash", SSHAuthorizedKeys: []string{text(sshKey)}})
+		} else if !slices.Contains(users[found].SSHAuthorizedKeys, text(sshKey)) && text(sshKey) != "" {
+			users[found].SSHAuthorizedKeys = append(slices.Clone(users[found].SSHAuthorizedKeys), text(sshKey))
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -123,10 +124,8 @@ func (o *Object) record(path string, value any, from origin) {
 }
 
 func appendNew(list []string, item string) []string {
-	for _, have := range list {
-		if have == item {
-			return list
-		}
+	if slices.Contains(list, item) {
+		return list
 	}
 	return append(list, item)
 }

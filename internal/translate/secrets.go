@@ -22,7 +22,7 @@ func (t *translation) secrets() {
 
 // certificateAuthority makes <id>-ca and <id>-etcd from the one CA of the cluster.
 func (t *translation) certificateAuthority() {
-	var leaves []*leaf
+	leaves := make([]*leaf, 0, len(t.cluster.Certificates))
 	for _, component := range sortedKeys(t.cluster.Certificates) {
 		leaves = append(leaves, t.get(sourceSecret+"/"+component, "data.ca"))
 	}

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -275,8 +273,8 @@ func readFile(file legacy.IgnitionFile) []setting {
 	case fileAPIServer, fileControllerManager, fileScheduler:
 		return readManifest(file.Content)
 	case fileKubelet, fileProxy, fileDockerDaemon, fileDockerAuth, fileEncryption:
-		var document map[string]any
-		if decode(file.Content, &document) != nil || document == nil {
+		document := decode(file.Content)
+		if document == nil {
 			return nil
 		}
 		var out []setting
@@ -289,47 +287,48 @@ func readFile(file legacy.IgnitionFile) []setting {
 	return nil
 }
 
-// decode reads JSON as JSON and everything else as YAML: the JSON reader is an order of magnitude faster.
-func decode(content []byte, into any) error {
-	if trimmed := bytes.TrimSpace(content); len(trimmed) > 0 && trimmed[0] == '{' && json.Unmarshal(trimmed, into) == nil {
+// decode reads a document as JSON where it is JSON, which is an order of magnitude faster, and as YAML otherwise. Nil means that it
+// is neither, or no map.
+func decode(content []byte) map[string]any {
+	var document map[string]any
+	if trimmed := bytes.TrimSpace(content); len(trimmed) > 0 && trimmed[0] == '{' && json.Unmarshal(trimmed, &document) == nil {
+		return document
+	}
+	value, err := legacy.DecodeYAML(content)
+	if err != nil {
 		return nil
 	}
-	return yaml.Unmarshal(content, into)
+	document, _ = value.(map[string]any)
+	return document
 }
 
 // readManifest reads image, flags and resources of a static pod with one container; the rest of the pod is one setting.
 func readManifest(content []byte) []setting {
-	var pod struct {
-		Kind string `json:"kind"`
-		Spec struct {
-			Containers []struct {
-				Image     string   `json:"image"`
-				Command   []string `json:"command"`
-				Args      []string `json:"args"`
-				Resources struct {
-					Requests map[string]any `json:"requests"`
-					Limits   map[string]any `json:"limits"`
-				} `json:"resources"`
-			} `json:"containers"`
-		} `json:"spec"`
-	}
-	if yaml.Unmarshal(content, &pod) != nil || pod.Kind != "Pod" || len(pod.Spec.Containers) != 1 {
+	pod := decode(content)
+	spec, _ := pod["spec"].(map[string]any)
+	containers, _ := spec["containers"].([]any)
+	if pod["kind"] != "Pod" || len(containers) != 1 {
 		return nil
 	}
-	container := pod.Spec.Containers[0]
-	out := []setting{{"image", container.Image, false}}
-	for i, word := range append(container.Command, container.Args...) {
+	container, _ := containers[0].(map[string]any)
+	image, _ := container["image"].(string)
+	out := []setting{{"image", image, false}}
+	command, _ := container["command"].([]any)
+	args, _ := container["args"].([]any)
+	for i, item := range append(slices.Clip(command), args...) {
+		word := plain(item)
 		if i == 0 && !strings.HasPrefix(word, "-") {
 			continue
 		}
 		name, value, _ := strings.Cut(word, "=")
 		out = append(out, setting{"flag " + name, value, false})
 	}
-	for _, name := range sortedKeys(container.Resources.Requests) {
-		out = append(out, setting{"requests." + name, plain(container.Resources.Requests[name]), false})
-	}
-	for _, name := range sortedKeys(container.Resources.Limits) {
-		out = append(out, setting{"limits." + name, plain(container.Resources.Limits[name]), false})
+	resources, _ := container["resources"].(map[string]any)
+	for _, part := range []string{"requests", "limits"} {
+		amounts, _ := resources[part].(map[string]any)
+		for _, name := range sortedKeys(amounts) {
+			out = append(out, setting{part + "." + name, plain(amounts[name]), false})
+		}
 	}
 	return append(out, setting{"pod", "static pod with probes, host paths and labels", false})
 }

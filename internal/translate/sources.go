@@ -44,8 +44,8 @@ func (r *reader) add(source, ref, path string, value any, secret bool) {
 	r.bySource[source] = append(r.bySource[source], l)
 }
 
-func (r *reader) walk(source, ref, path string, value any, secret bool) {
-	walk(path, value, func(p string, v any) { r.add(source, ref, p, v, secret) })
+func (r *reader) walk(source, ref, path string, value any) {
+	walk(path, value, func(p string, v any) { r.add(source, ref, p, v, false) })
 }
 
 // readLeaves lists every legacy field of the picture: what people wrote, what the operators recorded, and what the machines were
@@ -70,7 +70,7 @@ func readLeaves(cluster *legacy.Cluster) *reader {
 		r.record(cluster.Service)
 	}
 	if cluster.Release != nil {
-		r.walk(sourceRelease, cluster.Release.Ref.String(), "spec", cluster.Release.Raw["spec"], false)
+		r.walk(sourceRelease, cluster.Release.Ref.String(), "spec", cluster.Release.Raw["spec"])
 	}
 	r.secrets(cluster)
 	for i := range cluster.Nodes {
@@ -85,12 +85,12 @@ func (r *reader) object(source string, ref legacy.Ref, raw map[string]any, parts
 	metadata, _ := raw["metadata"].(map[string]any)
 	for _, part := range []string{"labels", "annotations", "finalizers"} {
 		if value, ok := metadata[part]; ok {
-			r.walk(source, ref.String(), "metadata."+part, value, false)
+			r.walk(source, ref.String(), "metadata."+part, value)
 		}
 	}
 	for _, part := range parts {
 		if value, ok := raw[part]; ok {
-			r.walk(source, ref.String(), part, value, false)
+			r.walk(source, ref.String(), part, value)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (r *reader) record(record *legacy.ServiceRecord) {
 			if i := strings.LastIndexByte(name, '/'); i >= 0 {
 				short = name[i+1:]
 			}
-			r.walk(sourceRecord, record.Source.String(), short, document, false)
+			r.walk(sourceRecord, record.Source.String(), short, document)
 			continue
 		}
 		r.add(sourceRecord, record.Source.String(), "["+name+"]", text, false)
@@ -138,7 +138,7 @@ func (r *reader) node(node *legacy.Node) {
 	name := string(node.Role) + "-" + node.ID
 	if d := node.Deployment; d != nil {
 		source, ref := sourceDeployment+"/"+name, d.Ref.String()
-		r.walk(source, ref, "metadata.annotations", stringMap(d.Object.Annotations), false)
+		r.walk(source, ref, "metadata.annotations", stringMap(d.Object.Annotations))
 		for _, c := range d.Object.Spec.Template.Spec.Containers {
 			if c.Name != vmContainer {
 				continue
@@ -165,7 +165,7 @@ func (r *reader) node(node *legacy.Node) {
 	}
 	if p := node.Pod; p != nil {
 		source, ref := sourcePod+"/"+name, p.Ref.String()
-		r.walk(source, ref, "metadata.annotations", stringMap(p.Object.Annotations), false)
+		r.walk(source, ref, "metadata.annotations", stringMap(p.Object.Annotations))
 		r.add(source, ref, "metadata.name", p.Object.Name, false)
 		r.add(source, ref, "metadata.uid", string(p.Object.UID), false)
 		r.add(source, ref, "spec.nodeName", p.Object.Spec.NodeName, false)

@@ -57,7 +57,8 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 		result:  &Result{Workers: map[string]string{}},
 		used:    map[string]bool{},
 
-		plainConfigs: map[legacy.Role]*config{},
+		plainConfigs:   map[legacy.Role]*config{},
+		machineConfigs: map[string]*config{},
 	}
 	t.choices()
 	if t.identity() {
@@ -92,6 +93,8 @@ type translation struct {
 	dockerCIDR string
 	// plainConfigs are the configurations of nodes that differ from others of their role in nothing.
 	plainConfigs map[legacy.Role]*config
+	// machineConfigs are the virtual machine parts by machine name.
+	machineConfigs map[string]*config
 	// gap says why part of the cluster could not be translated at all; empty otherwise.
 	gap string
 	// nodeFiles is the Secret with files for nodes, once something is in it.

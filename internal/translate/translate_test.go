@@ -32,31 +32,31 @@ import (
 const fixtures = "../../testdata/fixtures"
 
 // load reads the one cluster of a fixture.
-func load(t testing.TB, fixture string) *legacy.Cluster {
-	t.Helper()
-	source, err := legacy.Open(t.Context(), filepath.Join(fixtures, fixture), legacy.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, source.Close()) })
-	ids, err := source.IDs(t.Context())
-	require.NoError(t, err)
-	require.Len(t, ids, 1)
-	cluster, err := source.Load(t.Context(), ids[0])
-	require.NoError(t, err)
+func load(tb testing.TB, fixture string) *legacy.Cluster {
+	tb.Helper()
+	source, err := legacy.Open(tb.Context(), filepath.Join(fixtures, fixture), legacy.Options{})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, source.Close()) })
+	ids, err := source.IDs(tb.Context())
+	require.NoError(tb, err)
+	require.Len(tb, ids, 1)
+	cluster, err := source.Load(tb.Context(), ids[0])
+	require.NoError(tb, err)
 	return cluster
 }
 
 // fixtureNames lists every fixture: a new directory is tested without touching this file.
-func fixtureNames(t testing.TB) []string {
-	t.Helper()
+func fixtureNames(tb testing.TB) []string {
+	tb.Helper()
 	entries, err := os.ReadDir(fixtures)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	var names []string
 	for _, entry := range entries {
 		if entry.IsDir() {
 			names = append(names, entry.Name())
 		}
 	}
-	require.NotEmpty(t, names)
+	require.NotEmpty(tb, names)
 	return names
 }
 
@@ -84,7 +84,7 @@ func TestEveryFieldOfTheLegacyTypesHasARow(t *testing.T) {
 
 // leafPaths lists the JSON paths of all leaf fields of a type, in the table's notation.
 func leafPaths(kind reflect.Type, path string) []string {
-	switch kind.Kind() {
+	switch kind.Kind() { //nolint:exhaustive // all other kinds are leaves.
 	case reflect.Pointer:
 		return leafPaths(kind.Elem(), path)
 	case reflect.Slice:
@@ -96,12 +96,10 @@ func leafPaths(kind reflect.Type, path string) []string {
 			return []string{path}
 		}
 		var paths []string
-		for i := range kind.NumField() {
-			field := kind.Field(i)
-			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			switch {
-			case name == "-":
-			case name == "":
+		for field := range kind.Fields() {
+			switch name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name {
+			case "-":
+			case "":
 				paths = append(paths, leafPaths(field.Type, path)...)
 			default:
 				paths = append(paths, leafPaths(field.Type, path+"."+name)...)
@@ -146,31 +144,31 @@ func TestNoRuleLosesAMappedValueOfAnyFixture(t *testing.T) {
 }
 
 // checkAccounting asserts what must hold for every translation, whatever the input.
-func checkAccounting(t testing.TB, result *Result) {
-	t.Helper()
+func checkAccounting(tb testing.TB, result *Result) {
+	tb.Helper()
 	sum := 0
 	for _, count := range result.Counts() {
 		sum += count
 	}
-	assert.Len(t, result.Fields, sum)
+	assert.Len(tb, result.Fields, sum)
 	known := map[string]bool{}
 	for _, f := range result.Fields {
 		known[f.Key] = true
 		switch f.Disposition {
 		case Mapped, Derived:
-			assert.NotEmptyf(t, f.Targets, "%s is %s but has no target", f.Key, f.Disposition)
+			assert.NotEmptyf(tb, f.Targets, "%s is %s but has no target", f.Key, f.Disposition)
 		case Dropped, NeedsDecision:
-			assert.NotEmptyf(t, f.Reason, "%s is %s without a reason", f.Key, f.Disposition)
+			assert.NotEmptyf(tb, f.Reason, "%s is %s without a reason", f.Key, f.Disposition)
 		}
 	}
 	for _, o := range result.Objects {
 		for _, v := range o.Values {
-			assert.NotEmptyf(t, v.Rule, "%s %s has no rule", o.Ref(), v.Path)
+			assert.NotEmptyf(tb, v.Rule, "%s %s has no rule", o.Ref(), v.Path)
 			for _, key := range v.From {
-				assert.Truef(t, known[key], "%s %s comes from %s, which was never read", o.Ref(), v.Path, key)
+				assert.Truef(tb, known[key], "%s %s comes from %s, which was never read", o.Ref(), v.Path, key)
 			}
 		}
-		assert.Equal(t, leavesOf(o), valuePaths(o), "every value of %s has exactly one origin", o.Ref())
+		assert.Equal(tb, leavesOf(o), valuePaths(o), "every value of %s has exactly one origin", o.Ref())
 	}
 }
 
@@ -379,36 +377,36 @@ func TestRandomClustersAreTranslatedTheSameWayTwice(t *testing.T) {
 }
 
 // randomCluster replaces what people write by random values; some rounds keep the identity, so that the rules behind it run.
-func randomCluster(t testing.TB, base *legacy.Cluster, seed uint64) *legacy.Cluster {
-	t.Helper()
+func randomCluster(tb testing.TB, base *legacy.Cluster, seed uint64) *legacy.Cluster {
+	tb.Helper()
 	filler := randfill.NewWithSeed(int64(seed)).NilChance(0.2).NumElements(0, 4).MaxDepth(12)
-	dice := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // G404: test data.
+	dice := rand.New(rand.NewPCG(seed, seed))
 	cluster := *base
 	config := *base.Config
 	filler.Fill(&config.Object.Spec)
 	filler.Fill(&config.Object.Status)
 	if dice.IntN(4) > 0 {
-		real := base.Config.Object.Spec.Cluster
-		config.Object.Spec.Cluster.ID, config.Object.Spec.Cluster.Kubernetes.API.Domain = real.ID, real.Kubernetes.API.Domain
+		known := base.Config.Object.Spec.Cluster
+		config.Object.Spec.Cluster.ID, config.Object.Spec.Cluster.Kubernetes.API.Domain = known.ID, known.Kubernetes.API.Domain
 	}
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&config.Object)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	raw["metadata"] = base.Config.Raw["metadata"]
 	config.Raw = raw
 	cluster.Config = &config
 	guest := *base.ClusterConfig
 	filler.Fill(&guest.Object.Spec)
 	guest.Raw, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&guest.Object)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	cluster.ClusterConfig = &guest
 	cluster.Nodes = append([]legacy.Node{}, base.Nodes...)
 	return &cluster
 }
 
-func render(t testing.TB, result *Result) string {
-	t.Helper()
+func render(tb testing.TB, result *Result) string {
+	tb.Helper()
 	out, err := json.Marshal([]any{result.Fields, result.Findings, result.Objects, result.Workers})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return string(out)
 }
 

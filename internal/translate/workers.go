@@ -34,8 +34,8 @@ func (t *translation) pools() []*pool {
 			continue
 		}
 		c := t.nodeConfig(node, []string{"joinConfiguration.nodeRegistration"})
-		t.machineConfig(c, node)
-		digest := fingerprint(c.kubeadm) + fingerprint(c.machine)
+		c.machine = t.machineConfigOf(node).machine
+		digest := c.digest()
 		p, known := byDigest[digest]
 		if !known {
 			p = &pool{config: c}
@@ -53,8 +53,8 @@ func (t *translation) pools() []*pool {
 // Machine that its selector matches, and deletes what is too many (capi-contract.md 15).
 func (t *translation) machineDeployment(p *pool) {
 	c := p.config
-	name := t.id + "-worker-" + fingerprint(append(append([]entry{}, c.kubeadm...), c.machine...))
-	template := t.machineTemplate(name, c.machine, PhaseTranslate)
+	name := t.id + "-worker-" + digestOf([]byte(c.digest()))
+	template := t.machineTemplate(name, c, PhaseTranslate)
 
 	bootstrap := newObject(bootstrapGroup+"/v1beta2", "KubeadmConfigTemplate", t.result.Namespace, name, PhaseTranslate)
 	t.clusterLabel(bootstrap)
@@ -63,7 +63,7 @@ func (t *translation) machineDeployment(p *pool) {
 
 	o := newObject(coreVersion, "MachineDeployment", t.result.Namespace, name, PhaseTranslate)
 	t.clusterLabel(o)
-	var ids []*leaf
+	ids := make([]*leaf, 0, len(p.nodes))
 	for _, node := range p.nodes {
 		ids = append(ids, t.config(at("spec.cluster.workers", node.Position, "id")))
 		t.result.Workers[node.ID] = name
