@@ -1,0 +1,78 @@
+# Everything a developer or reviewer runs. Tools are pinned in hack/tools/go.mod and built into a cache outside the repository.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cluster-api-provider-kvm
+export LAB_CACHE ?= $(CACHE)
+TOOLS := $(CACHE)/tools
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -X main.version=$(VERSION)
+# Work files of other checkouts must not leak into builds.
+export GOWORK := off
+
+.PHONY: help
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/migrate and bin/lab
+	@mkdir -p bin
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	cd lab && go build -trimpath -o ../bin/ ./cmd/lab
+
+.PHONY: lab
+lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API (about ten minutes, once)
+	bin/lab build
+
+.PHONY: test
+test: lab ## run every test, those against real components included
+	go test ./...
+	cd lab && go test -timeout 30m ./...
+
+.PHONY: test-race
+test-race: ## run the product's tests with the race detector
+	go test -race -short ./internal/... ./api/... ./hack/...
+
+.PHONY: bench
+bench: build ## run the benchmarks that docs/performance.md quotes
+	hack/bench.sh
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## run the linters of .golangci.yml
+	$(TOOLS)/golangci-lint run ./...
+	cd lab && $(TOOLS)/golangci-lint run --config ../.golangci.yml ./...
+
+.PHONY: fmt
+fmt: $(TOOLS)/golangci-lint ## format the code
+	$(TOOLS)/golangci-lint fmt ./...
+	cd lab && $(TOOLS)/golangci-lint fmt --config ../.golangci.yml ./...
+
+.PHONY: generate
+generate: $(TOOLS)/controller-gen ## write generated files: deep copies, CRDs, fixtures, golden files, reference docs
+	$(TOOLS)/controller-gen object paths=./api/...
+	$(TOOLS)/controller-gen crd paths=./api/v1beta2/... output:crd:dir=config/crd/bases
+	go run ./hack/fixtures
+	go test ./internal/check ./internal/cli ./internal/report -update
+
+.PHONY: verify
+verify: $(TOOLS)/controller-gen ## fail when a generated file is not what its source says
+	hack/verify.sh $(TOOLS)/controller-gen
+
+.PHONY: fuzz
+fuzz: ## fuzz every parser for FUZZTIME (30s each)
+	hack/fuzz.sh $(or $(FUZZTIME),30s)
+
+.PHONY: demo
+demo: lab ## start a management cluster, load a real legacy cluster, show inventory, check, snapshot and plan, clean up
+	hack/demo.sh
+
+.PHONY: check
+check: lint verify test ## everything a reviewer expects
+
+$(TOOLS)/%: hack/tools/go.mod hack/tools/go.sum
+	@echo "building $* (once) ..."
+	@mkdir -p $(TOOLS)
+	cd hack/tools && go build -o $@ "$$(go list -f '{{.ImportPath}}' tool | grep '/$*$$')"
+	@touch $@

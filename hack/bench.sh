@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The numbers of docs/performance.md, in its order. The whole-process figures come from /usr/bin/time where it is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+clusters=${BENCH_CLUSTERS:-500}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# process NAME COMMAND...: wall time and peak memory of a whole process, the median of five runs.
+process() {
+	local name=$1 runs=${BENCH_RUNS:-5}
+	shift
+	go run ./hack/measure -runs "$runs" -name "$name" -- "$@"
+}
+
+echo "== translation alone, per operation"
+go test ./internal/translate -run '^$' -bench Translate -benchmem | grep ^Benchmark
+
+echo "== plan of a 15-node cluster from a snapshot, whole process"
+go run ./hack/fleet -n 1 -workers 14 -o "$work/one"
+process "plan, JSON snapshot" bin/migrate plan --from "$work/one" -o json="$work/plan.json"
+process "plan, YAML as recorded (13 nodes)" bin/migrate plan --from testdata/fixtures/b4n9x -o json="$work/plan.json"
+
+echo "== fleet of $clusters clusters"
+go run ./hack/fleet -n "$clusters" -o "$work/fleet"
+mkdir "$work/plans"
+BENCH_RUNS=1
+process "inventory of $clusters" bin/migrate inventory --from "$work/fleet" -o json="$work/inventory.json"
+process "all plans of $clusters" bin/migrate plan --all --from "$work/fleet" -o json="$work/plans/{cluster}.json"
+half=$((clusters / 2))
+go run ./hack/fleet -n "$half" -o "$work/half"
+process "inventory of $half" bin/migrate inventory --from "$work/half" -o json="$work/inventory.json"
+
+echo "== live plan beside kubectl diff --server-side, same objects, same run"
+(cd lab && go test ./acceptance -run '^$' -bench LivePlan -benchtime "${BENCH_LIVE:-5x}" | grep ^Benchmark)
