@@ -299,7 +299,8 @@ func (b *builder) findings(comparison Comparison) []finding.Finding {
 	if b.in.Cluster.Redacted {
 		out = append(out, finding.Finding{ID: idRedacted, Severity: finding.Block, Object: b.in.Source, Message: "the snapshot holds digests instead of secret values: the plan can be read but not applied", Hint: "plan against the live cluster, or write the snapshot with --include-secrets"})
 	}
-	if !b.in.CAKey {
+	// With checks, CHK-PKI-001 says it already.
+	if !b.in.CAKey && b.in.Report == nil {
 		out = append(out, finding.Finding{ID: idNoKey, Severity: finding.Block, Object: cluster, Message: "the private key of the cluster's CA is not given: Secrets " + b.in.Cluster.ID + "-ca and -etcd would lack it", Hint: "add --ca-cert FILE --ca-key FILE, --ca-secret NAMESPACE/NAME or --ca-vault PATH"})
 	}
 	finding.Sort(out)

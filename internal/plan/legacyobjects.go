@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -142,12 +144,19 @@ func (b *builder) removals() []Object {
 func (b *builder) namespaced(add func(ref legacy.Ref, note string)) {
 	c := b.in.Cluster
 	for i := range c.ConfigMaps {
+		// Kubernetes makes this one, and the ServiceAccount below, again for as long as the namespace lives.
+		if c.ConfigMaps[i].Ref.Name == "kube-root-ca.crt" {
+			continue
+		}
 		add(c.ConfigMaps[i].Ref, "")
 	}
 	for i := range c.RoleBindings {
 		add(c.RoleBindings[i].Ref, "permissions of the legacy VM pods")
 	}
 	for i := range c.ServiceAccounts {
+		if c.ServiceAccounts[i].Ref.Name == "default" {
+			continue
+		}
 		add(c.ServiceAccounts[i].Ref, "")
 	}
 	for i := range c.Services {
@@ -163,6 +172,10 @@ func (b *builder) namespaced(add func(ref legacy.Ref, note string)) {
 		add(c.Kubeconfig.Ref, "")
 	}
 	for i := range c.Secrets {
+		// Tokens go with their ServiceAccount.
+		if c.Secrets[i].Object.Type == corev1.SecretTypeServiceAccountToken {
+			continue
+		}
 		add(c.Secrets[i].Ref, "")
 	}
 }

@@ -1,0 +1,64 @@
+// Command migrate takes legacy KVM clusters to Cluster API.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	_ "time/tzdata" // time zones also where the machine has none
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+)
+
+// version, commit and date are set by the linker.
+var version, commit, date string
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// The second Ctrl-C ends the program at once.
+	context.AfterFunc(ctx, stop)
+	// A closed pipe is reported as an error of the write, which the command line takes for "enough seen".
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+
+	return int(cli.Run(ctx, cli.App{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: built(),
+		BridgeLogs: func(log logr.Logger) {
+			klog.SetLogger(log)
+			ctrllog.SetLogger(log)
+		},
+	}, os.Args[1:]))
+}
+
+// built returns what the linker says, else what the Go tool recorded.
+func built() cli.Version {
+	v := cli.Version{Version: version, Commit: commit, Date: date, Go: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if v.Version == "" {
+		v.Version = info.Main.Version
+	}
+	for _, setting := range info.Settings {
+		switch {
+		case setting.Key == "vcs.revision" && v.Commit == "":
+			v.Commit = setting.Value
+		case setting.Key == "vcs.time" && v.Date == "":
+			v.Date = setting.Value
+		}
+	}
+	if v.Version == "" || v.Version == "(devel)" {
+		v.Version = "devel"
+	}
+	return v
+}

@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+// examineFlags are the flags check and plan share: where the CA is, what was decided, what the new cluster is to be.
+type examineFlags struct {
+	caCert, caKey, caSecret, caVault string
+
+	accept      []string
+	acceptUntil string
+	decisions   string
+
+	targetNamespace, kubernetesVersion, image, imageRepository string
+}
+
+func (f *examineFlags) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.caCert, "ca-cert", "", "file with the cluster's CA certificate; {cluster} stands for the cluster's id")
+	flags.StringVar(&f.caKey, "ca-key", "", "file with the CA's private key; it is verified and never printed")
+	flags.StringVar(&f.caSecret, "ca-secret", "", "Secret [NAMESPACE/]NAME of the management cluster with the CA's key pair")
+	flags.StringVar(&f.caVault, "ca-vault", "", "path of Vault with the CA's key pair, for example pki-{cluster}/gimmeallyourlovin; VAULT_ADDR and VAULT_TOKEN say where")
+	flags.StringVar(&f.decisions, "decisions", "", "file with answers to open decisions (kind Decisions)")
+	flags.StringArrayVar(&f.accept, "accept", nil, "let a check warn instead of block: ID=REASON; repeatable")
+	flags.StringVar(&f.acceptUntil, "accept-until", "", "when the acceptances end: 2026-12-31 or 2026-12-31T18:00:00Z (default: with the plan)")
+	flags.StringVar(&f.targetNamespace, "target-namespace", "", "namespace of the Cluster API objects (default: org-<organization>)")
+	flags.StringVar(&f.kubernetesVersion, "kubernetes-version", "", "version of the first new control plane (default: one minor above the running one)")
+	flags.StringVar(&f.image, "image", "", "image of new machines; {version} stands for the Kubernetes version (default: kubernetes-{version})")
+	flags.StringVar(&f.imageRepository, "image-repository", "", "registry of the control plane's images (default: registry.k8s.io)")
+	complete(cmd, "accept", completeAccept)
+}
+
+// examiner looks at clusters one by one. It is safe for concurrent use.
+type examiner struct {
+	place      *place
+	fleet      *legacy.Fleet
+	neighbours []check.Neighbour
+	translator *translate.Translator
+	opts       translate.Options
+	accept     []check.Accepted
+	only       []string
+	authority  func(id string) pki.Source
+	now        time.Time
+	tool       string
+	log        logrus.FieldLogger
+}
+
+// examination is everything known about one cluster.
+type examination struct {
+	cluster *legacy.Cluster
+	result  *translate.Result
+	report  check.Report
+	// caKey tells that the CA's key was given and is the right one.
+	caKey bool
+}
+
+// examiner reads what the flags name and all clusters share. Whatever is wrong with the flags is found here, before any cluster is read.
+func (s *session) examiner(ctx context.Context, p *place, ids []string, f examineFlags) (*examiner, error) {
+	e := &examiner{
+		place: p, translator: translate.New(), now: s.now, tool: s.app.Version.Version, log: s.log,
+		opts: translate.Options{
+			Namespace: f.targetNamespace, KubernetesVersion: f.kubernetesVersion, Image: f.image, ImageRepository: f.imageRepository,
+		},
+	}
+	if err := e.decide(f); err != nil {
+		return nil, err
+	}
+	var err error
+	if e.authority, err = s.authority(f); err != nil {
+		return nil, err
+	}
+	if e.fleet, err = p.Fleet(ctx); err != nil {
+		return nil, err
+	}
+	if p.live == nil {
+		e.neighbours = neighboursOf(ctx, p, ids)
+	}
+	return e, ctx.Err()
+}
+
+// decide reads acceptances and answers.
+func (e *examiner) decide(f examineFlags) error {
+	var err error
+	if e.accept, err = parseAccept(f.accept, f.acceptUntil); err != nil {
+		return err
+	}
+	if f.decisions == "" {
+		return nil
+	}
+	data, err := readSmallFile(f.decisions)
+	if err != nil {
+		return fmt.Errorf("reading the decisions: %w", err)
+	}
+	decisions, err := ParseDecisions(f.decisions, data)
+	if err != nil {
+		return err
+	}
+	e.opts.Answers = decisions.Answers
+	// The command line is nearer than the file.
+	for _, waiver := range decisions.Accept {
+		if !slices.ContainsFunc(e.accept, func(have check.Accepted) bool { return have.ID == waiver.ID }) {
+			e.accept = append(e.accept, waiver)
+		}
+	}
+	return nil
+}
+
+// parseAccept reads ID=REASON pairs.
+func parseAccept(pairs []string, until string) ([]check.Accepted, error) {
+	var ends *time.Time
+	if until != "" {
+		at, err := parseUntil(until)
+		if err != nil {
+			return nil, usage("", "--accept-until %s", err)
+		}
+		ends = &at
+	}
+	var accepted []check.Accepted
+	for _, pair := range pairs {
+		id, reason, ok := strings.Cut(pair, "=")
+		if id, reason = strings.TrimSpace(id), strings.TrimSpace(reason); !ok || id == "" || reason == "" {
+			return nil, usage(`--accept CHK-CP-001="agreed with the customer, CHG-4711"`, "--accept %q has no reason", pair)
+		}
+		accepted = append(accepted, check.Accepted{ID: id, Reason: reason, Until: ends})
+	}
+	return accepted, nil
+}
+
+// authority returns where the CA of a cluster is read from; nil when no flag says.
+func (s *session) authority(f examineFlags) (func(id string) pki.Source, error) {
+	ways := 0
+	for _, given := range []bool{f.caCert != "" || f.caKey != "", f.caSecret != "", f.caVault != ""} {
+		if given {
+			ways++
+		}
+	}
+	fill := func(text, id string) string { return strings.ReplaceAll(text, clusterPlaceholder, id) }
+	switch {
+	case ways == 0:
+		return nil, nil
+	case ways > 1:
+		return nil, usage("", "the CA can be given as files, as a Secret or by Vault, not in several ways")
+	case f.caCert != "" || f.caKey != "":
+		if f.caCert == "" || f.caKey == "" {
+			return nil, usage("--ca-cert ca.crt --ca-key ca.key", "--ca-cert and --ca-key belong together")
+		}
+		return func(id string) pki.Source { return pki.Files{Certificate: fill(f.caCert, id), Key: fill(f.caKey, id)} }, nil
+	case f.caSecret != "":
+		namespace, name, ok := strings.Cut(f.caSecret, "/")
+		if !ok {
+			namespace, name = "", f.caSecret
+		}
+		live, err := s.connect()
+		if err != nil {
+			return nil, fmt.Errorf("looking for Secret %s: %w", f.caSecret, err)
+		}
+		if namespace == "" {
+			if namespace, _, err = s.kube.ToRawKubeConfigLoader().Namespace(); err != nil {
+				return nil, fmt.Errorf("looking for Secret %s: %w", f.caSecret, err)
+			}
+		}
+		return func(id string) pki.Source {
+			return pki.Secret{Reader: live.Reader, Namespace: fill(namespace, id), Name: fill(name, id)}
+		}, nil
+	default:
+		address, token := s.env["VAULT_ADDR"], pki.NewToken(s.env["VAULT_TOKEN"])
+		if address == "" || token.Empty() {
+			return nil, usage("export VAULT_ADDR=… VAULT_TOKEN=…", "--ca-vault needs VAULT_ADDR and VAULT_TOKEN")
+		}
+		return func(id string) pki.Source {
+			return pki.Vault{
+				Address: address, Token: token, CAFile: s.env["VAULT_CACERT"], Namespace: s.env["VAULT_NAMESPACE"], Path: fill(f.caVault, id),
+			}
+		}, nil
+	}
+}
+
+// neighboursOf reads of every cluster of a snapshot what could be in another one's way.
+func neighboursOf(ctx context.Context, p *place, ids []string) []check.Neighbour {
+	found := make([]*check.Neighbour, len(ids))
+	pool(ctx, len(ids), func(i int) {
+		if cluster, err := legacy.LoadInventory(ctx, p.Source, ids[i]); err == nil {
+			neighbour := check.DescribeNeighbour(cluster)
+			found[i] = &neighbour
+		}
+	})
+	neighbours := []check.Neighbour{}
+	for _, neighbour := range found {
+		if neighbour != nil {
+			neighbours = append(neighbours, *neighbour)
+		}
+	}
+	return neighbours
+}
+
+// pool does work items side by side, one per processor at a time, and stops handing out when the context ends.
+func pool(ctx context.Context, n int, work func(i int)) {
+	next := make(chan int)
+	var group sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		group.Go(func() {
+			for i := range next {
+				work(i)
+			}
+		})
+	}
+	for i := range n {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	group.Wait()
+}
+
+// examine looks at one cluster: read, CA, translate, gather what only a live management cluster tells, check.
+func (e *examiner) examine(ctx context.Context, id string) (*examination, error) {
+	started := time.Now()
+	cluster, err := e.place.Load(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	log := e.log.WithField("cluster", id)
+	log.WithField("took", time.Since(started)).WithField("problems", len(cluster.Problems)).Debug("cluster read")
+
+	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: e.opts.Namespace, Source: e.place.Describe(), Tool: e.tool}
+	for _, neighbour := range e.neighbours {
+		if neighbour.ID != id {
+			facts.Neighbours = append(facts.Neighbours, neighbour)
+		}
+	}
+	if e.authority != nil {
+		source := e.authority(id)
+		facts.CA, facts.CAError = source.Load(ctx)
+		if facts.CAError != nil {
+			facts.CA = nil
+			log.WithField("err", facts.CAError).Warn("the CA could not be read")
+		}
+	}
+	opts, usable := e.opts, usableAuthority(facts.CA, cluster, e.now)
+	if usable {
+		key, err := facts.CA.Key.PEM()
+		if err != nil {
+			return nil, fmt.Errorf("preparing the CA of cluster %s: %w", id, err)
+		}
+		opts.CAKey, opts.CACert = key, facts.CA.CertificatePEM()
+	}
+	result := e.translator.Translate(cluster, opts)
+	facts.Translated, facts.Translation = true, result.Findings
+	if e.place.live != nil {
+		if facts, err = check.Gather(ctx, e.place.live.Reader, facts); err != nil {
+			log.WithField("err", err).Warn("not everything could be read; the checks that need it say so")
+		}
+	}
+	report, err := check.Run(ctx, facts, check.Options{Only: e.only, Accept: e.accept})
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("examining cluster %s: %w", id, err)
+	}
+	log.WithField("took", time.Since(started)).WithField("outcome", report.Outcome).Debug("cluster examined")
+	return &examination{cluster: cluster, result: result, report: report, caKey: usable}, nil
+}
+
+// usableAuthority tells whether a CA is the cluster's own: its key fits, it may sign, and it signed the certificates in use. The checks
+// say what is wrong otherwise; here it only keeps a wrong key out of the objects.
+func usableAuthority(authority *pki.Authority, cluster *legacy.Cluster, at time.Time) bool {
+	if authority == nil || authority.Matches() != nil || authority.MaySign() != nil {
+		return false
+	}
+	known, signed := 0, 0
+	for name, certificate := range cluster.Certificates {
+		chain, err := pki.ParseCertificates(certificate.CertPEM)
+		if err != nil {
+			continue
+		}
+		known++
+		leaf := pki.Leaf{Name: name, Certificate: chain[0], Chain: chain[1:]}
+		if !errors.Is(authority.Signed(leaf, at), pki.ErrNotSigned) {
+			signed++
+		}
+	}
+	// One that another CA signed blocks the migration elsewhere; a snapshot without certificates cannot contradict.
+	return known == 0 || signed > 0
+}

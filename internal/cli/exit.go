@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+)
+
+// Code is an exit code of migrate. They are part of its interface: the meaning of a number never changes.
+type Code int
+
+const (
+	// CodeOK means done, or nothing to do.
+	CodeOK Code = 0
+	// CodeError is everything unexpected.
+	CodeError Code = 1
+	// CodeChanges means that a plan has changes; only with --detailed-exitcode.
+	CodeChanges Code = 2
+	// CodeBlocked means that a check or a gate says no.
+	CodeBlocked Code = 3
+	// CodeWaiting means that work remains and the window is closed.
+	CodeWaiting Code = 4
+	// CodeStale means that the world changed since a plan was made.
+	CodeStale Code = 5
+	// CodeStopped means that a run stopped and can be resumed.
+	CodeStopped Code = 6
+	// CodeRolledBack means that a run failed and was taken back.
+	CodeRolledBack Code = 7
+	// CodeDecision means that a human has to decide.
+	CodeDecision Code = 8
+	// CodeUsage means that the command line is wrong.
+	CodeUsage Code = 64
+	// CodeInterrupted means that somebody pressed Ctrl-C.
+	CodeInterrupted Code = 130
+)
+
+// CodeDoc explains an exit code.
+type CodeDoc struct {
+	Code    Code
+	Name    string
+	Meaning string
+	// When says which commands use it, and how.
+	When string
+}
+
+// Codes lists every exit code, for docs/exit-codes.md and the tests.
+func Codes() []CodeDoc {
+	return []CodeDoc{
+		{CodeOK, "ok", "done, or nothing to do", "`check`: every check passed or warned. `plan`: a plan was made, whatever it says, unless `--detailed-exitcode` is given; with it: nothing to change."},
+		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `check`: a check could not look, which is not a pass."},
+		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something."},
+		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan --detailed-exitcode`."},
+		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration."},
+		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode`: a value the earlier plan used is different now."},
+		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration."},
+		{CodeRolledBack, "rolled-back", "the run failed and was rolled back", "Commands that run a migration."},
+		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it."},
+		{CodeUsage, "usage", "the command line, the environment or a configuration file is wrong", "Every command, before it has looked at anything."},
+		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written."},
+	}
+}
+
+// WriteCodes writes docs/exit-codes.md.
+func WriteCodes(w io.Writer) error {
+	text := "# Exit codes\n\nWhat `migrate` tells a script. This page is made from `internal/cli/exit.go`; a test compares it.\n\n" +
+		"| Code | Name | Meaning | When |\n| --- | --- | --- | --- |\n"
+	for _, doc := range Codes() {
+		text += fmt.Sprintf("| %d | %s | %s | %s |\n", doc.Code, doc.Name, doc.Meaning, doc.When)
+	}
+	text += "\nWhere several would fit, the first of this order wins: interrupted, usage, error, stale, blocked, decision, changes, ok.\n" +
+		"The documents say the same: field `outcome` of a CheckReport, field `status` of a Plan.\n"
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// outcome ends a command with a code after its answer was given in full: there is nothing more to print.
+type outcome struct{ code Code }
+
+func (o *outcome) Error() string { return fmt.Sprintf("outcome %d", o.code) }
+
+// ended returns the error that makes the program end with a code; nil for CodeOK.
+func ended(code Code) error {
+	if code == CodeOK {
+		return nil
+	}
+	return &outcome{code}
+}
+
+// UsageError means that the caller asked for something that does not exist or does not fit together. Nothing was done.
+type UsageError struct {
+	// Message says what is wrong.
+	Message string
+	// Hint is what to type instead.
+	Hint string
+}
+
+func (e *UsageError) Error() string { return e.Message }
+
+func usage(hint, format string, args ...any) error {
+	return &UsageError{Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// hinted adds the next thing to do to an error.
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (e *hinted) Error() string { return e.err.Error() }
+func (e *hinted) Unwrap() error { return e.err }
+
+func withHint(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &hinted{err: err, hint: fmt.Sprintf(format, args...)}
+}
+
+// hintOf returns the hint nearest to the caller.
+func hintOf(err error) string {
+	var given *hinted
+	var wrong *UsageError
+	switch {
+	case errors.As(err, &given):
+		return given.hint
+	case errors.As(err, &wrong):
+		return wrong.Hint
+	default:
+		return ""
+	}
+}
+
+// CodeOf returns the exit code for what a command returned. An interrupted context counts for more than whatever it caused.
+func CodeOf(ctx context.Context, err error) Code {
+	var (
+		end         *outcome
+		wrong       *UsageError
+		wrongCheck  *check.UsageError
+		unsupported *report.UnsupportedError
+	)
+	switch {
+	case err == nil:
+		return CodeOK
+	case errors.As(err, &end):
+		return end.code
+	case errors.Is(ctx.Err(), context.Canceled):
+		return CodeInterrupted
+	case errors.As(err, &wrong), errors.As(err, &wrongCheck), errors.As(err, &unsupported):
+		return CodeUsage
+	default:
+		return CodeError
+	}
+}
+
+// codeOfCheck is the code of a report.
+func codeOfCheck(outcome check.Outcome) Code {
+	switch outcome {
+	case check.Pass, check.Warn, check.Skip:
+		return CodeOK
+	case check.Block:
+		return CodeBlocked
+	case check.Decide:
+		return CodeDecision
+	case check.Error:
+		return CodeError
+	default:
+		return CodeError
+	}
+}
+
+// codeOfPlan is the detailed code of a plan.
+func codeOfPlan(p *plan.Plan) Code {
+	switch {
+	case plan.Stale(p.Drift):
+		return CodeStale
+	case !p.Status.Applyable && onlyDecisions(p):
+		return CodeDecision
+	case !p.Status.Applyable:
+		return CodeBlocked
+	case p.Status.HasChanges:
+		return CodeChanges
+	default:
+		return CodeOK
+	}
+}
+
+// onlyDecisions tells whether nothing but open decisions is in the way.
+func onlyDecisions(p *plan.Plan) bool {
+	if !p.Status.Complete {
+		return false
+	}
+	open := map[string]bool{}
+	for _, f := range p.Findings {
+		if f.Open() {
+			open[f.ID] = true
+		}
+	}
+	for _, result := range p.Checks {
+		if result.Outcome == check.Decide {
+			open[result.ID] = true
+		}
+	}
+	for _, id := range p.Status.BlockedBy {
+		if !open[id] {
+			return false
+		}
+	}
+	return len(p.Status.BlockedBy) > 0
+}
+
+// worseCode returns the code that counts for more when several clusters were looked at.
+func worseCode(a, b Code) Code {
+	order := []Code{CodeInterrupted, CodeUsage, CodeError, CodeStale, CodeBlocked, CodeDecision, CodeChanges}
+	for _, code := range order {
+		if a == code || b == code {
+			return code
+		}
+	}
+	return CodeOK
+}

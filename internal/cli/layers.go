@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// envPrefix begins the name of every environment variable that stands for a flag.
+const envPrefix = "MIGRATE_"
+
+// Where the value of a flag came from.
+const (
+	fromFlag    = "flag"
+	fromEnv     = "environment"
+	fromConfig  = "config file"
+	fromBuiltIn = "built-in"
+)
+
+// envName returns the variable that stands for a flag.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// layer gives every flag that the command line left alone the value of the environment, or else of the configuration file, and
+// returns where each value came from. An empty variable counts as unset. Lists in variables have one entry per line.
+func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]string) (map[string]string, error) {
+	sources := map[string]string{}
+	var wrong error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed {
+			sources[flag.Name] = fromFlag
+			return
+		}
+		sources[flag.Name] = fromBuiltIn
+		values, source, where := config[flag.Name], fromConfig, "the config file's "+flag.Name
+		if value := env[envName(flag.Name)]; value != "" {
+			values, source, where = []string{value}, fromEnv, envName(flag.Name)
+			if isList(flag) {
+				values = strings.FieldsFunc(value, func(r rune) bool { return r == '\n' })
+			}
+		}
+		for _, value := range values {
+			if err := flags.Set(flag.Name, value); err != nil && wrong == nil {
+				wrong = usage("", "%s: invalid value %q for --%s: %s", where, shown(flag.Name, value), flag.Name, reasonOf(err))
+			}
+			sources[flag.Name] = source
+		}
+	})
+	return sources, wrong
+}
+
+// reasonOf returns the end of pflag's message: what is wrong without the flag's name again.
+func reasonOf(err error) string {
+	text := err.Error()
+	if i := strings.LastIndex(text, "flag: "); i >= 0 {
+		return text[i+len("flag: "):]
+	}
+	return text
+}
+
+func isList(flag *pflag.Flag) bool {
+	_, ok := flag.Value.(pflag.SliceValue)
+	return ok
+}
+
+// isSecretFlag tells whether the value of a flag must not be shown or kept in a file.
+func isSecretFlag(name string) bool { return slices.Contains([]string{"token", "password"}, name) }
+
+// shown is how a flag's value is repeated.
+func shown(name, value string) string {
+	if isSecretFlag(name) && value != "" {
+		return redaction
+	}
+	return value
+}
+
+// strayVariables returns a sentence for every MIGRATE_ variable that stands for nothing.
+func strayVariables(env map[string]string, known []string) []string {
+	var names []string
+	for _, flag := range known {
+		names = append(names, envName(flag))
+	}
+	names = append(names, clockVariable)
+	var sentences []string
+	for name := range env {
+		if strings.HasPrefix(name, envPrefix) && !slices.Contains(names, name) {
+			sentences = append(sentences, fmt.Sprintf("%s stands for no flag%s", name, didYouMean(name, names)))
+		}
+	}
+	slices.Sort(sentences)
+	return sentences
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// heartbeat is how often a long piece of work says something where nobody watches.
+const heartbeat = 10 * time.Second
+
+// progress counts on standard error: one line that rewrites itself on a terminal, else a plain line now and then. The zero value is silent.
+type progress struct {
+	mu       sync.Mutex
+	w        io.Writer
+	what     string
+	total    int
+	done     int
+	rewrite  bool
+	clock    func() time.Time
+	lastLine time.Time
+}
+
+// newProgress makes a counter; a single item needs none.
+func newProgress(w io.Writer, what string, total int, rewrite, quiet bool, clock func() time.Time) *progress {
+	if quiet || total < 2 {
+		return &progress{}
+	}
+	return &progress{w: w, what: what, total: total, rewrite: rewrite, clock: clock, lastLine: clock()}
+}
+
+// step counts one more.
+func (p *progress) step() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done++
+	if p.w == nil {
+		return
+	}
+	now := p.clock()
+	switch {
+	case p.rewrite && (p.done == p.total || now.Sub(p.lastLine) >= 100*time.Millisecond):
+		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s: %d of %d", p.what, p.done, p.total)
+		p.lastLine = now
+	case !p.rewrite && now.Sub(p.lastLine) >= heartbeat:
+		_, _ = fmt.Fprintf(p.w, "%s  %s  %d of %d\n", now.UTC().Format(time.TimeOnly+"Z"), p.what, p.done, p.total)
+		p.lastLine = now
+	}
+}
+
+// stop takes the line away again: the answer follows.
+func (p *progress) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w != nil && p.rewrite {
+		_, _ = io.WriteString(p.w, "\r\x1b[K")
+	}
+	p.w = nil
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+)
+
+type showOptions struct {
+	outputs outputs
+	view    rendering
+}
+
+func (s *session) showCommand() *cobra.Command {
+	var o showOptions
+	cmd := &cobra.Command{
+		Use:   "show FILE",
+		Short: "Render a saved document in any format",
+		Long: `Renders a plan, a check report or an inventory that was saved as JSON or YAML, exactly as the command that made it would have.
+FILE is - for standard input.`,
+		Example: `  migrate show al9qy.plan
+  migrate show al9qy.plan -o html=report.html -o markdown=ticket.md
+  migrate plan al9qy -o json | migrate show - --full`,
+		Args: exactlyOne("file"),
+		RunE: func(cmd *cobra.Command, args []string) error { return s.show(cmd.Context(), o, args[0]) },
+	}
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory))
+	o.view.addTo(cmd, true)
+	return cmd
+}
+
+// show reads a document and renders it.
+func (s *session) show(ctx context.Context, o showOptions, name string) error {
+	document, err := readDocument(name, s.app.In)
+	if err != nil {
+		return err
+	}
+	kind := report.KindPlan
+	switch document.(type) {
+	case *check.Report:
+		kind = report.KindCheckReport
+	case *check.Inventory:
+		kind = report.KindInventory
+	}
+	outs, err := o.outputs.resolved(formatsOf(kind))
+	if err != nil {
+		return err
+	}
+	if err := checkFolders(filesOf(outs)...); err != nil {
+		return err
+	}
+	return deliver(ctx, s.out, outs, func(w io.Writer, out output) error {
+		return report.Render(w, out.format, document, s.options(o.view, out))
+	})
+}

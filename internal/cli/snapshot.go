@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+type snapshotOptions struct {
+	source         sourceFlags
+	target         string
+	includeSecrets bool
+}
+
+func (s *session) snapshotCommand() *cobra.Command {
+	var o snapshotOptions
+	cmd := &cobra.Command{
+		Use:   "snapshot [CLUSTER…] --out DIR|FILE.tar.gz",
+		Short: "Save legacy clusters for work without a connection",
+		Long: `Writes everything that is read of the clusters (all, when none is named) into a directory or an archive, for --from. Secret values are
+replaced by digests unless --include-secrets is given. Two snapshots of the same objects are equal byte for byte.`,
+		Example: `  migrate snapshot --out fleet.tar.gz
+  migrate snapshot al9qy --out al9qy
+  migrate snapshot al9qy --include-secrets --out vault/al9qy.tar.gz
+  migrate snapshot al9qy --out - | ssh laptop 'cat >al9qy.tar.gz'`,
+		ValidArgsFunction: s.completeClusters(&o.source, true),
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.snapshot(cmd.Context(), o, args) },
+	}
+	o.source.addTo(cmd)
+	cmd.Flags().StringVar(&o.target, "out", "", "directory, or file ending in .tar.gz, or - for an archive on standard output")
+	cmd.Flags().BoolVar(&o.includeSecrets, "include-secrets", false, "write secret values in clear: whoever has the snapshot has the clusters")
+	return cmd
+}
+
+// snapshot opens the source and writes it.
+func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []string) error {
+	if o.target == "" {
+		return usage("migrate snapshot --out DIR|FILE.tar.gz", "--out is missing: where should the snapshot go?")
+	}
+	if o.target != "-" {
+		if err := checkFolders(parentOnly(o.target)); err != nil {
+			return err
+		}
+	} else if _, terminal := s.app.Terminal(s.app.Out); terminal {
+		return usage("--out FILE.tar.gz", "an archive is nothing for a terminal")
+	}
+	p, err := s.open(ctx, o.source, true)
+	if err != nil {
+		return err
+	}
+	ids, err := p.IDs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range clusters {
+		if _, err := chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
+			return err
+		}
+	}
+	if len(clusters) > 0 {
+		ids = clusters
+	}
+	opts := legacy.SnapshotOptions{IncludeSecrets: o.includeSecrets, ToolVersion: s.app.Version.Version}
+	if o.target == "-" {
+		return legacy.WriteSnapshotArchive(ctx, p.Source, clusters, s.out, opts)
+	}
+	if err := legacy.WriteSnapshot(ctx, p.Source, clusters, o.target, opts); err != nil {
+		return err
+	}
+	values := "secret values replaced by digests"
+	if o.includeSecrets {
+		values = "with secret values in clear: keep it like a key"
+	}
+	_, err = fmt.Fprintf(s.out, "%s: %s from %s, %s\n", o.target, count(len(ids), "cluster", "clusters"), p.Describe(), values)
+	return err
+}
+
+// parentOnly gives checkFolders a name whose folder must exist while the name itself may be a folder.
+func parentOnly(target string) string { return strings.TrimRight(target, "/") + ".new" }

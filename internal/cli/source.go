@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// workloadTimeout is how long a workload cluster may take to answer before its Nodes count as unknown.
+const workloadTimeout = 5 * time.Second
+
+// sourceFlags say where legacy clusters are read from.
+type sourceFlags struct {
+	from    string
+	storage legacy.StorageConfigOptions
+}
+
+func (f *sourceFlags) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.from, "from", "", "read a snapshot (directory, or .tar.gz file) instead of a live management cluster")
+	flags.StringVar(&f.storage.Namespace, "storageconfig-namespace", "giantswarm", "namespace of cluster-service's StorageConfig")
+	flags.StringVar(&f.storage.Name, "storageconfig-name", "cluster-service", "name of cluster-service's StorageConfig")
+	flags.StringArrayVar(&f.storage.Keys, "storageconfig-key-layout", []string{"/cluster/<id>/…", "/organization/<org>/cluster/<id>"},
+		"layout of keys that belong to a cluster: <id>, <org>, and a trailing … (or ...) for anything below; repeatable")
+}
+
+// place is an opened source, and the connection when it is live.
+type place struct {
+	legacy.Source
+	// live is nil for a snapshot.
+	live *kube.ReadOnly
+}
+
+// open opens the snapshot, or connects to the management cluster. With inside, live clusters are also looked at from inside.
+func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place, error) {
+	opts := legacy.Options{StorageConfig: f.storage}
+	if f.from != "" {
+		source, err := legacy.Open(ctx, f.from, opts)
+		if err != nil {
+			return nil, withHint(fmt.Errorf("opening the snapshot: %w", err), "name a directory or a .tar.gz file with Kubernetes objects in YAML or JSON")
+		}
+		s.closers = append(s.closers, source.Close)
+		return &place{Source: source}, nil
+	}
+	live, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	if inside {
+		opts.WorkloadReader = s.workloadReader
+	}
+	source := legacy.NewLive(live.Reader, live.Server, opts)
+	s.closers = append(s.closers, source.Close)
+	return &place{Source: source, live: live}, nil
+}
+
+func (s *session) kubeOptions() kube.Options {
+	return kube.Options{Version: s.app.Version.Version, Log: s.log, Wrap: s.app.Wrap}
+}
+
+// connect makes the read-only connection to the management cluster.
+func (s *session) connect() (*kube.ReadOnly, error) { return kube.Connect(s.kube, s.kubeOptions()) }
+
+// workloadReader finds a way into a workload cluster: the one the flags name, else the kubeconfig of the legacy Secret. A cluster
+// that is not reachable from here is normal and only noted; one that the flags name must answer.
+func (s *session) workloadReader(ctx context.Context, cluster *legacy.Cluster) (client.Reader, error) {
+	named := s.global.workloadKubeconfig != "" || s.global.workloadContext != ""
+	config, err := s.workloadConfig(cluster, named)
+	if config == nil && err == nil {
+		return nil, nil
+	}
+	var inside *kube.ReadOnly
+	if err == nil {
+		opts := s.kubeOptions()
+		opts.Timeout = workloadTimeout
+		inside, err = kube.ForConfig(config, opts)
+	}
+	if err == nil {
+		ping, cancel := context.WithTimeout(ctx, workloadTimeout)
+		defer cancel()
+		err = inside.Ping(ping)
+	}
+	switch {
+	case err == nil:
+		return inside.Reader, nil
+	case named:
+		return nil, err
+	default:
+		s.log.WithField("cluster", cluster.ID).WithField("err", err).
+			Info("the workload cluster is not reachable from here, so its Nodes are unknown; --workload-kubeconfig names another way in")
+		return nil, nil
+	}
+}
+
+func (s *session) workloadConfig(cluster *legacy.Cluster, named bool) (*rest.Config, error) {
+	if named {
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = s.global.workloadKubeconfig
+		overrides := &clientcmd.ConfigOverrides{CurrentContext: s.global.workloadContext}
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("reading the workload cluster's kubeconfig: %w", err)
+		}
+		return config, nil
+	}
+	if cluster.Kubeconfig == nil {
+		return nil, nil
+	}
+	for _, key := range []string{"kubeConfig", "kubeconfig", "value"} {
+		if text := cluster.Kubeconfig.Object.Data[key]; len(text) > 0 && !legacy.IsDigest(text) {
+			return kube.ConfigFromSecret(text)
+		}
+	}
+	return nil, nil
+}
+
+// chooseCluster returns the cluster to work on: the one that is named, else the only one of a snapshot.
+func chooseCluster(args, ids []string, where string, snapshot bool, several string) (string, error) {
+	if len(args) == 1 {
+		if slices.Contains(ids, args[0]) {
+			return args[0], nil
+		}
+		return "", withHint(fmt.Errorf("looking for cluster %s in %s: %w%s", args[0], where, legacy.ErrNotFound, didYouMean(args[0], ids)), "%s", listed(ids))
+	}
+	switch {
+	case len(ids) == 0:
+		return "", withHint(fmt.Errorf("looking for clusters in %s: there are none", where), "a cluster is a KVMConfig, a KVMClusterConfig, or a namespace with VM pods")
+	case len(ids) == 1 && snapshot:
+		return ids[0], nil
+	default:
+		return "", usage(several+listed(ids), "which cluster? %s has %s", where, count(len(ids), "cluster", "clusters"))
+	}
+}
+
+// listed names clusters, as many as a line takes.
+func listed(ids []string) string {
+	const most = 12
+	if len(ids) > most {
+		return fmt.Sprintf("clusters: %s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
+	}
+	return "clusters: " + strings.Join(ids, ", ")
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// atMostOne accepts no more than one argument.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usage(cmd.CommandPath()+" --help", "only one %s can be given, not %d", what, len(args))
+		}
+		return nil
+	}
+}
+
+// exactlyOne demands one argument.
+func exactlyOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usage(cmd.CommandPath()+" --help", "exactly one %s must be given", what)
+		}
+		return nil
+	}
+}
+
+// noArguments accepts none.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(cmd.CommandPath()+" --help", "unexpected argument %q", args[0])
+	}
+	return nil
+}
