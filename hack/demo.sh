@@ -39,8 +39,8 @@ say "migrate snapshot $id"
 bin/migrate snapshot "$id" --out "$work/snapshot.tar.gz"
 bin/migrate inventory --from "$work/snapshot.tar.gz"
 
-say "migrate plan $id"
-bin/migrate plan "$id" --ca-cert "$fixture/ca/ca.crt" --ca-key "$fixture/ca/ca.key" \
+say "migrate plan $id, with the decisions that were taken (hack/demo/decisions.yaml)"
+bin/migrate plan "$id" --ca-cert "$fixture/ca/ca.crt" --ca-key "$fixture/ca/ca.key" --decisions hack/demo/decisions.yaml \
 	-o text -o html=report.html -o json=plan.json -o markdown=report.md
 
 say "written here"

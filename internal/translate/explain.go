@@ -21,8 +21,8 @@ type FieldDoc struct {
 }
 
 // ExplainField returns the rows that cover a legacy field, in the order of the table. The field is a path, with or without list
-// positions; a source in front of it (Secret/worker:data.crt) narrows the answer. ok is false when no row names it: a row that only
-// covers it by a star at the very beginning does not count.
+// positions; a source in front of it (Secret/worker:data.crt) narrows the answer. ok is false when no row names it: without a source,
+// a row that covers nearly everything (spec.*) says nothing about a field.
 func ExplainField(field string) (docs []FieldDoc, ok bool) {
 	source, path, qualified := strings.Cut(field, ":")
 	if !qualified || !knownSource(source) {
@@ -39,7 +39,9 @@ func ExplainField(field string) (docs []FieldDoc, ok bool) {
 		}
 		r, found := table.exact[group.source][path]
 		if !found {
-			n := slices.IndexFunc(table.wild[group.source], func(r row) bool { return r.parts[0] != "" && (r.path == path || matches(r.parts, path)) })
+			n := slices.IndexFunc(table.wild[group.source], func(r row) bool {
+				return r.path == path || (qualified || strings.ContainsAny(strings.TrimSuffix(r.parts[0], "."), ".[")) && matches(r.parts, path)
+			})
 			if n < 0 {
 				continue
 			}

@@ -20,6 +20,8 @@ type Object struct {
 	Adopts string
 	// Note tells a reader what is special about the object.
 	Note string
+	// kind is the object's kind, which is asked for often.
+	kind string
 	// Values lists every leaf below data, spec and metadata.{labels,annotations}, in the order they were set.
 	Values []Value
 }
@@ -28,7 +30,12 @@ type Object struct {
 type Value struct {
 	Path  string
 	After any
-	// From are the keys of the legacy fields it comes from; empty for a value that only the rule decides.
+	*Origin
+}
+
+// Origin is shared by all values that were made together.
+type Origin struct {
+	// From are the keys of the legacy fields the value comes from; empty for a value that only the rule decides.
 	From []string
 	// Rule is the id of the rule that made it.
 	Rule string
@@ -45,7 +52,7 @@ func (o *Object) Ref() string {
 }
 
 func newObject(apiVersion, kind, namespace, name, phase string) *Object {
-	o := &Object{Phase: phase}
+	o := &Object{Phase: phase, kind: kind, Values: make([]Value, 0, 32)}
 	o.Object = map[string]any{}
 	o.SetAPIVersion(apiVersion)
 	o.SetKind(kind)
@@ -102,24 +109,23 @@ func (o *Object) add(path string, item any, from origin) {
 }
 
 func (o *Object) record(path string, value any, from origin) {
-	keys := make([]string, 0, len(from.leaves))
-	for _, l := range from.leaves {
-		keys = append(keys, l.key())
-	}
-	if len(keys) == 0 {
-		keys = nil
-	}
-	walk(path, value, func(p string, v any) {
-		o.Values = append(o.Values, Value{Path: p, After: v, From: keys, Rule: from.rule, Generated: from.generated})
-	})
-	target := o.GetKind() + " " + pattern(path)
-	for _, l := range from.leaves {
-		if len(l.targets) == 0 || l.targets[len(l.targets)-1] != target {
+	shared := &Origin{Rule: from.rule, Generated: from.generated}
+	if len(from.leaves) > 0 {
+		shared.From = make([]string, 0, len(from.leaves))
+		target := o.kind + " " + pattern(path)
+		for _, l := range from.leaves {
+			shared.From = append(shared.From, l.key())
 			l.targets = appendNew(l.targets, target)
+			if l.rule == "" {
+				l.rule = from.rule
+			}
 		}
-		if l.rule == "" {
-			l.rule = from.rule
-		}
+	}
+	switch value.(type) {
+	case map[string]any, []any:
+		walk(path, value, func(p string, v any) { o.Values = append(o.Values, Value{Path: p, After: v, Origin: shared}) })
+	default:
+		o.Values = append(o.Values, Value{Path: path, After: value, Origin: shared})
 	}
 }
 

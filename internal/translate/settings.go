@@ -2,11 +2,13 @@ package translate
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -56,7 +58,7 @@ func (r *reader) role(role legacy.Role, nodes []*legacy.Node, documents [][]part
 			}
 			done[p.name] = true
 			if i == 0 && inAll(have, p) {
-				for _, s := range p.read() {
+				for _, s := range p.read(r.files) {
 					r.add(shared, "Ignition of "+string(role)+"s", s.path, s.value, s.secret)
 				}
 				continue
@@ -87,7 +89,7 @@ func (r *reader) differing(shared string, role legacy.Role, nodes []*legacy.Node
 		if !ok {
 			continue
 		}
-		for _, s := range p.read() {
+		for _, s := range p.read(r.files) {
 			settings[i][s.path] = s
 			if !seen[s.path] {
 				seen[s.path] = true
@@ -180,10 +182,10 @@ func (p part) equal(other part) bool {
 
 // read takes a part apart. Files whose content is configuration are read setting by setting, so that a single new flag is seen;
 // all others are one setting.
-func (p part) read() []setting {
+func (p part) read(files *fileMemory) []setting {
 	switch {
 	case p.file != nil:
-		parts := readFile(*p.file)
+		parts := files.read(*p.file)
 		if parts == nil {
 			return []setting{{p.name, string(p.file.Content), p.file.Secret}}
 		}
@@ -265,6 +267,42 @@ const (
 	unitKubelet = "k8s-kubelet.service"
 	unitDocker  = "docker.service"
 )
+
+// fileMemory remembers configuration files that were taken apart: the nodes of a fleet are booted with a few dozen different ones,
+// and parsing them is the most expensive part of a translation.
+type fileMemory struct {
+	mu   sync.Mutex
+	seen map[[sha256.Size]byte][]setting
+}
+
+// maxRemembered bounds the memory of a fleet in which every file differs.
+const maxRemembered = 4096
+
+func (m *fileMemory) read(file legacy.IgnitionFile) []setting {
+	if !isConfiguration(file.Path) {
+		return nil
+	}
+	id := sha256.Sum256(append([]byte(file.Path+"\x00"), file.Content...))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	settings, known := m.seen[id]
+	if !known {
+		settings = readFile(file)
+		if len(m.seen) < maxRemembered {
+			m.seen[id] = settings
+		}
+	}
+	return slices.Clone(settings)
+}
+
+// isConfiguration tells whether a file is read setting by setting.
+func isConfiguration(path string) bool {
+	switch path {
+	case fileAPIServer, fileControllerManager, fileScheduler, fileKubelet, fileProxy, fileDockerDaemon, fileDockerAuth, fileEncryption:
+		return true
+	}
+	return false
+}
 
 // readFile takes configuration files apart; nil means the file is one setting. A file that does not parse is one setting too:
 // its row then sees a text it does not understand and asks for a decision.

@@ -31,6 +31,9 @@ type reader struct {
 	leaves   []*leaf
 	index    map[string]*leaf
 	bySource map[string][]*leaf
+	files    *fileMemory
+	// slab holds leaves that are made together: there are thousands, and they go together.
+	slab []leaf
 }
 
 func (r *reader) add(source, ref, path string, value any, secret bool) {
@@ -38,7 +41,11 @@ func (r *reader) add(source, ref, path string, value any, secret bool) {
 	if _, twice := r.index[id]; twice {
 		return
 	}
-	l := &leaf{source: source, ref: ref, path: path, id: id, value: value, secret: secret}
+	if len(r.slab) == cap(r.slab) {
+		r.slab = make([]leaf, 0, 512)
+	}
+	r.slab = append(r.slab, leaf{source: source, ref: ref, path: path, id: id, value: value, secret: secret})
+	l := &r.slab[len(r.slab)-1]
 	r.index[id] = l
 	r.leaves = append(r.leaves, l)
 	r.bySource[source] = append(r.bySource[source], l)
@@ -51,8 +58,8 @@ func (r *reader) walk(source, ref, path string, value any) {
 // readLeaves lists every legacy field of the picture: what people wrote, what the operators recorded, and what the machines were
 // booted with. Objects that kvm-operator computed from these alone (ReplicaSets, Services, Endpoints, bindings) add nothing and
 // are not read as fields; the plan lists them among the objects to remove.
-func readLeaves(cluster *legacy.Cluster) *reader {
-	r := &reader{index: make(map[string]*leaf, 2048), leaves: make([]*leaf, 0, 2048), bySource: map[string][]*leaf{}}
+func readLeaves(cluster *legacy.Cluster, files *fileMemory) *reader {
+	r := &reader{files: files, index: make(map[string]*leaf, 2048), leaves: make([]*leaf, 0, 2048), bySource: map[string][]*leaf{}}
 	if cluster.Config != nil {
 		r.object(sourceConfig, cluster.Config.Ref, cluster.Config.Raw, "spec", "status")
 	}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,10 +34,13 @@ const (
 // Translator translates clusters. It is safe for concurrent use.
 type Translator struct {
 	table *table
+	files *fileMemory
 }
 
 // New returns a Translator with the table of fields.go.
-func New() *Translator { return &Translator{table: newTable()} }
+func New() *Translator {
+	return &Translator{table: newTable(), files: &fileMemory{seen: map[[sha256.Size]byte][]setting{}}}
+}
 
 // Translate turns the picture into objects:
 //
@@ -52,7 +56,7 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 	t := &translation{
 		cluster: cluster,
 		opts:    opts.withDefaults(),
-		reader:  readLeaves(cluster),
+		reader:  readLeaves(cluster, tr.files),
 		table:   tr.table,
 		result:  &Result{Workers: map[string]string{}},
 		used:    map[string]bool{},
