@@ -108,6 +108,8 @@ func masterIgnitionRows() []row {
 		derived("file:"+fileEncryption+"#resources[].providers[].aescbc.keys[].name", "encryption"),
 		derived("file:"+fileEncryption+"#resources[].providers[].aescbc.keys[].secret", "encryption"),
 		derived("file:"+fileEncryption+"#*", "encryption"),
+		// A snapshot without secret values has the whole file as one digest.
+		mapped("file:"+fileEncryption, "encryption"),
 		mapped("file:"+fileAuditPolicy, "audit"),
 		dropped("file:/etc/kubernetes/config/scheduler.yaml", whyKubeadm),
 		dropped("file:/etc/kubernetes/manifests/k8s-api-healthz.yaml", "health endpoint of the legacy load balancing; the new launcher checks the API itself"),
@@ -195,6 +197,7 @@ func ignitionRows() []row {
 		dropped("file:"+fileDockerDaemon+"#live-restore", "containerd keeps containers over its own restart by design"),
 		dropped("file:"+fileDockerDaemon+"#icc", whyNoDocker),
 		mapped("file:"+fileDockerAuth+"#auths*", "registry-auth"),
+		mapped("file:"+fileDockerAuth, "registry-auth"),
 		derived(docker+"10-giantswarm-extra-args.conf#Environment DOCKER_CGROUPS", "container-logs"),
 		derived(docker+"10-giantswarm-extra-args.conf#Environment DOCKER_OPT_BIP", "docker-cidr"),
 		mapped(docker+"*#Environment HTTP_PROXY", "proxy"),

@@ -578,7 +578,7 @@ func (t *translation) registry(c *config, node *legacy.Node) {
 		}
 		t.file(c, "/etc/containerd/certs.d/docker.io/hosts.toml", "0644", hosts.String(), from("registry", mirrors...))
 	}
-	if auths := t.settings(node, "file:"+fileDockerAuth+"#auths"); len(auths) > 0 {
+	if auths := t.settings(node, "file:"+fileDockerAuth); len(auths) > 0 {
 		// The kubelet reads pull credentials in Docker's format, whatever the runtime. The directory is a mount of its own,
 		// made after cloud-init writes files, so the file is put there by a command.
 		file := node.Ignition.File(fileDockerAuth)

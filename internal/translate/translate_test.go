@@ -304,6 +304,31 @@ func TestAnUnknownFieldAsksForADecision(t *testing.T) {
 	}
 }
 
+func TestASnapshotWithoutSecretValuesAsksNoNewQuestions(t *testing.T) {
+	t.Parallel()
+	source, err := legacy.Open(t.Context(), filepath.Join(fixtures, "al9qy"), legacy.Options{})
+	require.NoError(t, err)
+	target := filepath.Join(t.TempDir(), "snapshot")
+	require.NoError(t, legacy.WriteSnapshot(t.Context(), source, []string{"al9qy"}, target, legacy.SnapshotOptions{}))
+	require.NoError(t, source.Close())
+	redacted, err := legacy.Open(t.Context(), target, legacy.Options{})
+	require.NoError(t, err)
+	cluster, err := redacted.Load(t.Context(), "al9qy")
+	require.NoError(t, err)
+	require.NoError(t, redacted.Close())
+	whole, without := New().Translate(load(t, "al9qy"), Options{}), New().Translate(cluster, Options{})
+	open := func(result *Result) []string {
+		var paths []string
+		for _, f := range result.Findings {
+			if f.Open() || f.Severity == finding.Block {
+				paths = append(paths, f.ID+" "+f.Path)
+			}
+		}
+		return paths
+	}
+	assert.Equal(t, open(whole), open(without))
+}
+
 func TestAStrayOrWrongAnswerIsAnError(t *testing.T) {
 	t.Parallel()
 	cluster := load(t, "al9qy")
