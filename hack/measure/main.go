@@ -16,7 +16,9 @@ import (
 	"time"
 )
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	runs := flag.Int("runs", 5, "how often the command is run and counted, after one run that is not")
 	name := flag.String("name", "", "what the line is called; the command by default")
 	flag.Parse()
@@ -24,12 +26,13 @@ func main() {
 	defer stop()
 	if err := measure(ctx, os.Stdout, *name, *runs, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
-// run is what one run cost.
-type run struct {
+// cost is what one run cost.
+type cost struct {
 	wall, cpu time.Duration
 	// peak is the resident memory in KiB.
 	peak int64
@@ -42,7 +45,7 @@ func measure(ctx context.Context, out io.Writer, name string, runs int, command 
 	if name == "" {
 		name = command[0]
 	}
-	var all []run
+	all := make([]cost, 0, runs)
 	for i := range runs + 1 {
 		if runs == 1 && i == 0 {
 			continue // a single long run needs no warming up
@@ -55,7 +58,7 @@ func measure(ctx context.Context, out io.Writer, name string, runs int, command 
 			all = append(all, one)
 		}
 	}
-	seconds := func(value func(run) time.Duration) string {
+	seconds := func(value func(cost) time.Duration) string {
 		sorted := make([]time.Duration, 0, len(all))
 		for _, r := range all {
 			sorted = append(sorted, value(r))
@@ -68,22 +71,22 @@ func measure(ctx context.Context, out io.Writer, name string, runs int, command 
 		peak = max(peak, r.peak)
 	}
 	_, err := fmt.Fprintf(out, "%-36s wall %s   cpu %s   peak %d MiB   (%d runs)\n", name,
-		seconds(func(r run) time.Duration { return r.wall }), seconds(func(r run) time.Duration { return r.cpu }), peak/1024, len(all))
+		seconds(func(r cost) time.Duration { return r.wall }), seconds(func(r cost) time.Duration { return r.cpu }), peak/1024, len(all))
 	return err
 }
 
-func once(ctx context.Context, command []string) (run, error) {
+func once(ctx context.Context, command []string) (cost, error) {
 	process := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // G204: running the given command is the purpose.
 	process.Stderr = os.Stderr
 	start := time.Now()
 	err := process.Run()
 	wall := time.Since(start)
 	if err != nil {
-		return run{}, fmt.Errorf("running %s: %w", command[0], err)
+		return cost{}, fmt.Errorf("running %s: %w", command[0], err)
 	}
 	usage, ok := process.ProcessState.SysUsage().(*syscall.Rusage)
 	if !ok {
-		return run{}, errors.New("this system does not account for processes")
+		return cost{}, errors.New("this system does not account for processes")
 	}
-	return run{wall: wall, cpu: process.ProcessState.UserTime() + process.ProcessState.SystemTime(), peak: usage.Maxrss}, nil
+	return cost{wall: wall, cpu: process.ProcessState.UserTime() + process.ProcessState.SystemTime(), peak: usage.Maxrss}, nil
 }
