@@ -2,4 +2,6 @@
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.x-k8s.io
+//
+// The lines with a plus sign are for controller-gen.
 package v1beta2

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -71,16 +72,14 @@ func (c fleetCluster) render(h hosts) (lists map[string][][]byte, authority map[
 	if err != nil {
 		return nil, nil, err
 	}
-	for slot, value := range map[string]string{
+	maps.Copy(shared, map[string]string{
 		"id": c.id, "organization": c.organization, "Organization": title(c.organization), "encryption": encryptionKey(c.id),
 		"mail":    "@" + c.organization + ".example.test",
 		"network": offset("100.64.0.0", c.index<<(32-networkBits)) + "/" + strconv.Itoa(networkBits),
 		"port21":  strconv.Itoa(21000 + c.vni()), "port23": strconv.Itoa(23000 + c.vni()), "port47": strconv.Itoa(47000 + c.vni()),
 		"json:vni": strconv.Itoa(c.vni()), "json:workers": strconv.Itoa(c.workers), "json:lun": strconv.Itoa(c.index + 1),
 		"json:nodeport0": strconv.Itoa(30100 + 2*(c.index%1300)), "json:nodeport1": strconv.Itoa(30101 + 2*(c.index%1300)),
-	} {
-		shared[slot] = value
-	}
+	})
 	for index := range c.base.serviceIPs {
 		shared[fmt.Sprintf("service%d", index)] = offset("10.3.0.10", c.index*len(c.base.serviceIPs)+index)
 	}
@@ -111,7 +110,7 @@ func (c fleetCluster) render(h hosts) (lists map[string][][]byte, authority map[
 // nodes decides the slots of every node.
 func (c fleetCluster) nodes(h hosts) []fleetNode {
 	used := map[string]bool{c.id: true}
-	var nodes []fleetNode
+	nodes := make([]fleetNode, 0, c.masters+c.workers)
 	for position := range c.masters {
 		n := fleetNode{template: c.base.masters[position%len(c.base.masters)]}
 		n.slots = c.slots(used, "master", position, position+1, h.master(c.index, position))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 )
 
@@ -71,15 +72,17 @@ func produce(o options, bases []*recording, stdout io.Writer) error {
 		return err
 	}
 	nodes, defects := 0, 0
+	var text strings.Builder
 	for _, c := range clusters {
 		nodes += c.masters + c.workers
 		if c.defect != healthy {
 			defects++
-			fmt.Fprintf(stdout, "%s: %s\n", c.id, c.defect)
+			fmt.Fprintf(&text, "%s: %s\n", c.id, c.defect)
 		}
 	}
-	fmt.Fprintf(stdout, "%d clusters with %d nodes on %d hosts in %s, %d with a defect\n", len(clusters), nodes, h.masters+h.workers, o.out, defects)
-	return nil
+	fmt.Fprintf(&text, "%d clusters with %d nodes on %d hosts in %s, %d with a defect\n", len(clusters), nodes, h.masters+h.workers, o.out, defects)
+	_, err = io.WriteString(stdout, text.String())
+	return err
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -87,7 +90,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "Makes many believable legacy clusters out of the recorded ones, as a snapshot directory.\n\n"+
+		// There is nowhere to tell that stderr is gone.
+		_, _ = fmt.Fprint(stderr, "Makes many believable legacy clusters out of the recorded ones, as a snapshot directory.\n\n"+
 			"Usage: go run ./hack/fleet -o DIR [-n 500] [-nodes 3..15 | -workers N] [-base DIR]\n\n")
 		flags.PrintDefaults()
 	}

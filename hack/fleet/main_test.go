@@ -200,7 +200,7 @@ func noTraceOfTheRecordingsAndCertificatesVerify(t *testing.T, bases []*recordin
 					Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 					CurrentTime: time.Date(2026, time.December, 24, 0, 0, 0, 0, time.UTC),
 				})
-				assert.NoError(t, err, "%s in %s", certificate.Subject, file)
+				require.NoError(t, err, "%s in %s", certificate.Subject, file)
 				assert.Contains(t, certificate.Subject.CommonName, entry.Name())
 			}
 		}

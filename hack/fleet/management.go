@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strings"
 
@@ -72,9 +73,7 @@ func management(directory string, clusters []fleetCluster, h hosts) (map[string]
 		if edit.Text(object, "kind") == "StorageConfig" {
 			data := map[string]any{}
 			for _, c := range clusters {
-				for key, value := range c.record() {
-					data[key] = value
-				}
+				maps.Copy(data, c.record())
 			}
 			edit.Put(object, data, "spec", "storage", "data")
 		}

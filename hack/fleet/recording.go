@@ -5,9 +5,11 @@ import (
 	"crypto"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/hack/fixtures/edit"
@@ -22,7 +24,6 @@ type recording struct {
 	leaves           map[string]*x509.Certificate
 	serviceIPs       []string
 	podNetwork       string
-	portNames        []string
 
 	// shared are the objects that exist once per cluster.
 	shared           []compiled
@@ -121,9 +122,9 @@ func (r *recording) sharedNames(set *edit.Set, config edit.Object) (map[string]s
 	names := map[string]string{
 		r.id: "id", r.organization: "organization", title(r.organization): "Organization",
 		edit.Text(flannel, "spec", "flannel", "spec", "network"): "network",
-		fmt.Sprint(21000 + vni):                                  "port21",
-		fmt.Sprint(23000 + vni):                                  "port23",
-		fmt.Sprint(47000 + vni):                                  "port47",
+		strconv.Itoa(21000 + vni):                                "port21",
+		strconv.Itoa(23000 + vni):                                "port23",
+		strconv.Itoa(47000 + vni):                                "port47",
 		strings.TrimSpace(string(r.caPEM)):                       "ca",
 		// Comments of SSH keys name this organisation in both recordings.
 		"@acme.example.test": "mail",
@@ -299,12 +300,10 @@ type located struct {
 // nodeNames adds the names that belong to one node to those of the cluster.
 func (b nodeBuilder) nodeNames(pod edit.Object, objects []located) map[string]string {
 	names := map[string]string{}
-	for old, slot := range b.names {
-		names[old] = slot
-	}
+	maps.Copy(names, b.names)
 	name, hash := edit.Text(pod, "metadata", "name"), edit.Text(pod, "metadata", "labels", "pod-template-hash")
 	index := int(edit.At(b.config, "status", "kvm", "nodeIndexes", b.id).(float64))
-	for old, slot := range map[string]string{
+	maps.Copy(names, map[string]string{
 		name: "pod", hash: "hash", b.id: "node",
 		edit.Text(pod, "metadata", "annotations", "endpoint.kvm.giantswarm.io/ip"): "ip",
 		edit.Text(pod, "spec", "nodeName"):                                         "host",
@@ -314,9 +313,7 @@ func (b nodeBuilder) nodeNames(pod edit.Object, objects []located) map[string]st
 		fmt.Sprintf("pvc-master-etcd-%s-%d", b.recording.id, b.position):           "etcdclaim",
 		fmt.Sprintf("etcd-%s-%d", b.recording.id, b.position):                      "etcdvolume",
 		fmt.Sprintf("k8s-master-vm%d", b.position):                                 "etcddirectory",
-	} {
-		names[old] = slot
-	}
+	})
 	for _, item := range objects {
 		switch edit.Text(item.object, "kind") {
 		case "PersistentVolume":

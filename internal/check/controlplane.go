@@ -13,7 +13,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// ---- etcd
+// ---- etcd.
 
 // storage is the etcd storage mode the KVMConfig asks for: empty means hostPath to the operator.
 func storage(v *view) string {
@@ -143,11 +143,11 @@ func etcdSound(v *view) verdict {
 	}
 }
 
-// ---- control plane
+// ---- control plane.
 
 func oneMaster(v *view) verdict {
 	masters := v.cluster.Masters()
-	var items []string
+	items := make([]string, 0, len(masters))
 	for _, node := range masters {
 		items = append(items, name(node))
 	}
@@ -209,7 +209,7 @@ func mirrorPodsAdmitted(v *view) verdict {
 	return failed(nil, "PodSecurityPolicy admission is on, and no privileged policy was seen: the new node's static pods would stay invisible to Cluster API; phase 4 creates one with its binding")
 }
 
-// ---- network
+// ---- network.
 
 func namesLead(v *view) verdict {
 	spec := &v.config.Spec.Cluster

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"slices"
@@ -10,11 +9,11 @@ import (
 
 // Docs writes docs/checks.md: one section per check, with the check's id as its anchor.
 func Docs(into io.Writer) error {
-	out := bufio.NewWriter(into)
-	fmt.Fprint(out, `# Checks
+	var out strings.Builder
+	out.WriteString(`# Checks
 
-What `+"`migrate check`"+` looks at before a migration, in the order it reports. This page is made from the registry in
-`+"`internal/check/registry.go`"+`; `+"`migrate explain CHK-…`"+` prints the same sections.
+What ` + "`migrate check`" + ` looks at before a migration, in the order it reports. This page is made from the registry in
+` + "`internal/check/registry.go`" + `; ` + "`migrate explain CHK-…`" + ` prints the same sections.
 
 | Outcome | Meaning |
 | --- | --- |
@@ -25,26 +24,26 @@ What `+"`migrate check`"+` looks at before a migration, in the order it reports.
 | skip | what the check needs is not there, for example because a snapshot was read; the report says what |
 | error | the check could not look; that is not a pass |
 
-A block or a decision can be accepted with `+"`--accept ID=REASON`"+` or in the playbook, where the section below says so. It then is
+A block or a decision can be accepted with ` + "`--accept ID=REASON`" + ` or in the playbook, where the section below says so. It then is
 a warning that names the reason, and blocks again when the acceptance has run out.
 `)
 	category := ""
 	for _, check := range Registry() {
 		if check.Category != category {
 			category = check.Category
-			fmt.Fprintf(out, "\n## %s\n", strings.ToUpper(category[:1])+category[1:])
+			fmt.Fprintf(&out, "\n## %s\n", strings.ToUpper(category[:1])+category[1:])
 		}
-		fmt.Fprintf(out, "\n### %s\n\n", check.ID)
-		section(out, check)
+		fmt.Fprintf(&out, "\n### %s\n\n", check.ID)
+		section(&out, check)
 	}
-	if err := out.Flush(); err != nil {
+	if _, err := io.WriteString(into, out.String()); err != nil {
 		return fmt.Errorf("writing the page of checks: %w", err)
 	}
 	return nil
 }
 
 // section writes a check's explanation without its heading.
-func section(out io.Writer, check Check) {
+func section(out *strings.Builder, check Check) {
 	fmt.Fprintf(out, "**%s** (%s when not)\n\n", check.Title, check.Severity)
 	fmt.Fprintf(out, "*What it looks at.* %s\n\n", check.Looks)
 	fmt.Fprintf(out, "*Why it matters.* %s\n\n", check.Why)
@@ -56,7 +55,7 @@ func section(out io.Writer, check Check) {
 	case !check.Waivable():
 		fmt.Fprintf(out, "*Cannot be accepted:* %s.\n", check.Fixed)
 	case check.Severity == Warn:
-		fmt.Fprint(out, "*Needs no acceptance:* it does not stop a migration.\n")
+		out.WriteString("*Needs no acceptance:* it does not stop a migration.\n")
 	default:
 		fmt.Fprintf(out, "*Can be accepted* with `--accept %s=REASON`.\n", check.ID)
 	}
@@ -77,8 +76,9 @@ func Explain(id string) (text string, ok bool) {
 
 // IDs returns the ids of all checks, in the registry's order.
 func IDs() []string {
-	var ids []string
-	for _, check := range Registry() {
+	registry := Registry()
+	ids := make([]string, 0, len(registry))
+	for _, check := range registry {
 		ids = append(ids, check.ID)
 	}
 	return ids

@@ -86,6 +86,7 @@ type Accepted struct {
 // State is where a cluster stands on its way. The list is closed (ux.md, inventory).
 type State string
 
+// The states, in the order a cluster passes them; paused and failed are left again.
 const (
 	StateUnknown   State = "unknown"
 	StateNeedsWork State = "needs work"

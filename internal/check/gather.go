@@ -3,7 +3,9 @@ package check
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,9 +36,7 @@ func Gather(ctx context.Context, reader client.Reader, facts Facts) (Facts, erro
 		facts.Namespace = TargetNamespace(facts.Cluster.Organization)
 	}
 	unread := map[Fact]string{}
-	for fact, reason := range facts.Unread {
-		unread[fact] = reason
-	}
+	maps.Copy(unread, facts.Unread)
 	facts.Unread = unread
 
 	var problems *multierror.Error
@@ -182,7 +182,7 @@ func imageVersion(deployment *appsv1.Deployment) string {
 
 func gatherTarget(ctx context.Context, reader client.Reader, facts *Facts) error {
 	if facts.Namespace == "" {
-		return fmt.Errorf("choosing the target namespace: the organization is not known")
+		return errors.New("choosing the target namespace: the organization is not known")
 	}
 	found := &Target{Namespace: facts.Namespace}
 	var namespace corev1.Namespace
@@ -221,7 +221,7 @@ func gatherTarget(ctx context.Context, reader client.Reader, facts *Facts) error
 }
 
 func describeTarget(kind schema.GroupVersionKind, object *metav1.PartialObjectMetadata) TargetObject {
-	var managers []string
+	managers := make([]string, 0, len(object.ManagedFields))
 	for _, entry := range object.ManagedFields {
 		managers = append(managers, entry.Manager)
 	}

@@ -21,7 +21,7 @@ func configExists(v *view) verdict {
 }
 
 func readable(v *view) verdict {
-	var items []string
+	items := make([]string, 0, len(v.cluster.Problems))
 	worst := Pass
 	for _, problem := range v.cluster.Problems {
 		switch problem.Severity {
@@ -138,7 +138,7 @@ func sameOrganization(v *view) verdict {
 func notDeleted(v *view) verdict {
 	var items []string
 	for _, object := range metadata(v.cluster) {
-		if object.meta.DeletionTimestamp != nil && object.ref.Kind != "Pod" {
+		if object.meta.GetDeletionTimestamp() != nil && object.ref.Kind != "Pod" {
 			items = append(items, object.ref.String())
 		}
 	}
@@ -170,7 +170,7 @@ func noUpgrade(v *view) verdict {
 	var items []string
 	for _, condition := range v.config.Status.Cluster.Conditions {
 		if condition.Type == "Updating" && condition.Status == "True" {
-			items = append(items, fmt.Sprintf("KVMConfig condition Updating since %s", condition.LastTransitionTime.UTC().Format("2006-01-02 15:04 UTC")))
+			items = append(items, "KVMConfig condition Updating since "+condition.LastTransitionTime.UTC().Format("2006-01-02 15:04 UTC"))
 		}
 	}
 	wantRelease, wantBundle := v.release(), v.config.Labels[labelOperator]
@@ -262,7 +262,7 @@ func onlyOperatorsWrite(v *view) verdict {
 			latest[key] = one
 		}
 	}
-	var items []string
+	items := make([]string, 0, len(latest))
 	for key, one := range latest {
 		when := "at an unknown time"
 		if !one.at.IsZero() {
@@ -307,7 +307,7 @@ func steeringMarks() []said {
 func notSteered(v *view) verdict {
 	var items []string
 	for _, object := range metadata(v.cluster) {
-		for _, marks := range []map[string]string{object.meta.Labels, object.meta.Annotations} {
+		for _, marks := range []map[string]string{object.meta.GetLabels(), object.meta.GetAnnotations()} {
 			for key := range marks {
 				for _, mark := range steeringMarks() {
 					if strings.HasPrefix(key, mark.value) {

@@ -101,7 +101,7 @@ func hostPathEtcd(f *Facts) {
 
 // examples hold the two sides of every check.
 func examples() map[string]example {
-	deleted := pointer(metav1.NewTime(testNow))
+	deleted := new(metav1.NewTime(testNow))
 	return map[string]example{
 		"CHK-ID-001": {fail: []failure{{"none", func(f *Facts) { f.Cluster.Config = nil }, Block, testID}}},
 		"CHK-ID-002": {fail: []failure{
@@ -210,7 +210,7 @@ func examples() map[string]example {
 			{"other", removeCertificate("prometheus"), Warn, testID + "-prometheus"},
 		}},
 		"CHK-SEC-002": {fail: []failure{
-			{"no key", func(f *Facts) { f.Cluster.Certificates["api"].KeyPEM = nil }, Block, "data key key"},
+			{"no key", func(f *Facts) { f.Cluster.Certificates["api"].KeyPEM = nil }, Block, "data key " + "key"},
 			{"foreign key", func(f *Facts) { f.Cluster.Certificates["api"].KeyPEM = f.Cluster.Certificates["etcd"].KeyPEM }, Block, "does not belong"},
 			{"garbage", func(f *Facts) { f.Cluster.Certificates["api"].CertPEM = []byte("garbage") }, Block, "no certificate"},
 		}},
@@ -478,7 +478,7 @@ func examples() map[string]example {
 			{"no ReplicaSet", func(f *Facts) { f.Cluster.Nodes[1].ReplicaSet = nil }, Block, "no ReplicaSet"},
 			{"orphan", func(f *Facts) { podOf(f, 1).OwnerReferences = nil }, Block, "does not belong to ReplicaSet"},
 			{"other Deployment", func(f *Facts) { f.Cluster.Nodes[1].ReplicaSet.Object.OwnerReferences[0].UID = "x" }, Block, "does not belong to Deployment"},
-			{"two wanted", func(f *Facts) { f.Cluster.Nodes[1].Deployment.Object.Spec.Replicas = pointer(int32(2)) }, Block, "2 replicas"},
+			{"two wanted", func(f *Facts) { f.Cluster.Nodes[1].Deployment.Object.Spec.Replicas = new(int32(2)) }, Block, "2 replicas"},
 		}},
 
 		"CHK-NODE-001": {fail: []failure{
@@ -542,10 +542,10 @@ func examples() map[string]example {
 
 		"CHK-WRITE-001": {
 			pass: func(f *Facts) {
-				config(f).ManagedFields = append(config(f).ManagedFields, metav1.ManagedFieldsEntry{Manager: "kubectl-edit", Time: pointer(metav1.NewTime(testNow.AddDate(0, 0, -8)))})
+				config(f).ManagedFields = append(config(f).ManagedFields, metav1.ManagedFieldsEntry{Manager: "kubectl-edit", Time: new(metav1.NewTime(testNow.AddDate(0, 0, -8)))})
 			},
 			fail: []failure{{"Flux", func(f *Facts) {
-				config(f).ManagedFields = append(config(f).ManagedFields, metav1.ManagedFieldsEntry{Manager: "kustomize-controller", Time: pointer(metav1.NewTime(testNow.Add(-time.Hour)))})
+				config(f).ManagedFields = append(config(f).ManagedFields, metav1.ManagedFieldsEntry{Manager: "kustomize-controller", Time: new(metav1.NewTime(testNow.Add(-time.Hour)))})
 			}, Warn, "kustomize-controller wrote KVMConfig/default/al9qy"}},
 		},
 		"CHK-WRITE-002": {fail: []failure{

@@ -162,7 +162,30 @@ func othersObeyPause(v *view) verdict {
 	return held("neither cluster-operator nor flannel-operator has an object of this cluster")
 }
 
+// oneOperator collects who names which operator version, then tells of operators with two, and of versions that serve others.
 func oneOperator(v *view) verdict {
+	by := operatorVersions(v)
+	var items, names []string
+	for operator, versions := range by {
+		names = append(names, operator)
+		if len(versions) < 2 {
+			continue
+		}
+		for version, who := range versions {
+			slices.Sort(who)
+			items = append(items, fmt.Sprintf("%s %s: %s", operator, version, strings.Join(who, ", ")))
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "several versions of one operator work for this cluster; the fence must silence each")
+	}
+	names = append(names, serveOthers(v, by)...)
+	slices.Sort(names)
+	return held("%s", strings.Join(names, ", "))
+}
+
+// operatorVersions returns the objects that name a version, by operator and version.
+func operatorVersions(v *view) map[string]map[string][]string {
 	by := map[string]map[string][]string{}
 	note := func(operator, version, who string) {
 		if version == "" {
@@ -187,36 +210,23 @@ func oneOperator(v *view) verdict {
 			}
 		}
 	}
-	var items, names []string
-	for operator, versions := range by {
-		names = append(names, operator)
-		if len(versions) < 2 {
-			continue
-		}
-		for version, who := range versions {
-			slices.Sort(who)
-			items = append(items, fmt.Sprintf("%s %s: %s", operator, version, strings.Join(who, ", ")))
+	return by
+}
+
+// serveOthers lists running versions of the cluster's operators that the cluster does not name.
+func serveOthers(v *view, by map[string]map[string][]string) []string {
+	if v.Capabilities == nil {
+		return nil
+	}
+	var names []string
+	for _, running := range v.Capabilities.Operators {
+		versions := by[running.Name]
+		if running.Replicas > 0 && running.Version != "" && versions != nil && versions[running.Version] == nil {
+			// Another version may still serve other clusters; it only matters for what it may have left running.
+			names = append(names, running.Name+" "+running.Version+" (serves other clusters)")
 		}
 	}
-	if v.Capabilities != nil {
-		wanted := map[string]bool{}
-		for operator, versions := range by {
-			for version := range versions {
-				wanted[operator+" "+version] = true
-			}
-		}
-		for _, running := range v.Capabilities.Operators {
-			if running.Replicas > 0 && running.Version != "" && by[running.Name] != nil && !wanted[running.Name+" "+running.Version] {
-				// Another version may still serve other clusters; it only matters for what it may have left running.
-				names = append(names, running.Name+" "+running.Version+" (serves other clusters)")
-			}
-		}
-	}
-	if len(items) > 0 {
-		return failed(items, "several versions of one operator work for this cluster; the fence must silence each")
-	}
-	slices.Sort(names)
-	return held("%s", strings.Join(names, ", "))
+	return names
 }
 
 func terminatorOff(v *view) verdict {

@@ -174,7 +174,7 @@ func result(check Check, found verdict) Result {
 	switch found.outcome {
 	case Pass, Skip:
 		result.Hint = found.hint
-	default:
+	case Warn, Block, Decide, Error:
 		result.Hint = found.hint
 		if result.Hint == "" {
 			result.Hint = check.Hint

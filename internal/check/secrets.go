@@ -2,7 +2,9 @@ package check
 
 import (
 	"bytes"
+	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -75,19 +77,19 @@ func certificatesComplete(v *view) verdict {
 	return held("%s with key and CA", plural(len(v.leafs), "certificate", "certificates"))
 }
 
-// encryptionKey returns the decoded key and its text as the API server has it.
-func encryptionKey(v *view) (key []byte, text string, err error) {
+// encryptionKey returns the text of the key as the API server has it, or why it is none.
+func encryptionKey(v *view) (string, error) {
 	value := bytes.TrimSpace(v.cluster.Encryption.Object.Data["encryption"])
 	key, problem := base64.StdEncoding.DecodeString(string(value))
 	switch {
 	case len(value) == 0:
-		return nil, "", fmt.Errorf("data key encryption is missing or empty")
+		return "", errors.New("data key encryption is missing or empty")
 	case problem != nil:
-		return nil, "", fmt.Errorf("data key encryption is not base64 text")
+		return "", errors.New("data key encryption is not base64 text")
 	case len(key) != encryptionKeyLength:
-		return nil, "", fmt.Errorf("the key has %d bytes, not %d", len(key), encryptionKeyLength)
+		return "", fmt.Errorf("the key has %d bytes, not %d", len(key), encryptionKeyLength)
 	default:
-		return key, string(value), nil
+		return string(value), nil
 	}
 }
 
@@ -98,14 +100,14 @@ func encryptionKeyThere(v *view) verdict {
 	if v.cluster.Redacted {
 		return held("%s is there; the snapshot does not hold its value", v.cluster.Encryption.Ref)
 	}
-	if _, _, err := encryptionKey(v); err != nil {
+	if _, err := encryptionKey(v); err != nil {
 		return failed([]string{v.cluster.Encryption.Ref.String()}, "%v", err)
 	}
 	return held("%d bytes in %s", encryptionKeyLength, v.cluster.Encryption.Ref)
 }
 
 func encryptionKeyUsed(v *view) verdict {
-	_, text, err := encryptionKey(v)
+	text, err := encryptionKey(v)
 	if err != nil {
 		return failed([]string{v.cluster.Encryption.Ref.String()}, "%v", err)
 	}
@@ -223,7 +225,7 @@ func kubeconfigThere(v *view) verdict {
 	return held("%s", ref)
 }
 
-// ---- certificate authority
+// ---- certificate authority.
 
 func authorityAtHand(v *view) verdict {
 	const ways = "give it with --ca-cert and --ca-key (two files), --ca-secret NAMESPACE/NAME, or --ca-vault PATH"
@@ -284,15 +286,15 @@ func oneAuthority(v *view) verdict {
 			items = append(items, leaf.Name+" has no CA beside it")
 			continue
 		}
-		print := pki.Fingerprint(leaf.Authority)
-		by[print] = append(by[print], leaf.Name)
+		fingerprint := pki.Fingerprint(leaf.Authority)
+		by[fingerprint] = append(by[fingerprint], leaf.Name)
 		if !pki.SignedBy(leaf.Certificate, leaf.Authority) {
 			items = append(items, leaf.Name+" was not signed by the CA beside it")
 		}
 	}
 	if len(by) > 1 {
-		for print, names := range by {
-			items = append(items, fmt.Sprintf("CA sha256 %.16s…: %s", print, strings.Join(names, ", ")))
+		for fingerprint, names := range by {
+			items = append(items, fmt.Sprintf("CA sha256 %.16s…: %s", fingerprint, strings.Join(names, ", ")))
 		}
 	}
 	if len(items) > 0 {
@@ -336,24 +338,11 @@ func certificatesLast(v *view) verdict {
 }
 
 func authorityLasts(v *view) verdict {
-	certificate := (*pki.Leaf)(nil)
-	end := time.Time{}
-	who := ""
-	switch {
-	case v.CA != nil:
-		end, who = v.CA.Certificate.NotAfter, v.CA.Certificate.Subject.CommonName
-	default:
-		for n := range v.leafs {
-			if v.leafs[n].Authority != nil {
-				certificate = &v.leafs[n]
-				break
-			}
-		}
-		if certificate == nil {
-			return skipped("no CA certificate is readable")
-		}
-		end, who = certificate.Authority.NotAfter, certificate.Authority.Subject.CommonName
+	authority := v.authority()
+	if authority == nil {
+		return skipped("no CA certificate is readable")
 	}
+	end, who := authority.NotAfter, authority.Subject.CommonName
 	switch left := end.Sub(v.Now); {
 	case left <= expiryWarn:
 		return failed([]string{who}, "the CA's time ends on %s", end.UTC().Format(time.RFC3339))
@@ -362,6 +351,19 @@ func authorityLasts(v *view) verdict {
 	default:
 		return held("%s until %s", who, end.UTC().Format("2006-01-02"))
 	}
+}
+
+// authority is the CA certificate that was given, else the first that lies beside one of the cluster's certificates; nil without any.
+func (v *view) authority() *x509.Certificate {
+	if v.CA != nil {
+		return v.CA.Certificate
+	}
+	for n := range v.leafs {
+		if authority := v.leafs[n].Authority; authority != nil {
+			return authority
+		}
+	}
+	return nil
 }
 
 func certificateNames(v *view) verdict {

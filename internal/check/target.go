@@ -180,7 +180,7 @@ func namespaceAdmits(v *view) verdict {
 	}
 }
 
-// ---- workload cluster
+// ---- workload cluster.
 
 func vmsAndNodes(v *view) verdict {
 	var items []string

@@ -124,11 +124,12 @@ func doc[T any](kind, namespace, name string, object T) legacy.Doc[T] {
 	return legacy.Doc[T]{Ref: legacy.Ref{Kind: kind, Namespace: namespace, Name: name}, Origin: "test", Object: object}
 }
 
-func pointer[T any](value T) *T { return &value }
-
 // healthy returns the facts of a cluster that passes every check but those that warn or ask for a decision about any legacy cluster.
 // Every call returns facts of its own, so a test may change what it likes.
-func healthy(tb testing.TB) *Facts { return healthyOf(tb, 3) }
+func healthy(tb testing.TB) *Facts {
+	tb.Helper()
+	return healthyOf(tb, 3)
+}
 
 func healthyOf(tb testing.TB, workers int) *Facts {
 	tb.Helper()
@@ -150,26 +151,26 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 	spec.VersionBundle.Version = testBundle
 	config.Status.Cluster.Conditions = []providerv1alpha1.StatusClusterCondition{{Type: "Created", Status: "True"}}
 	config.Status.KVM.NodeIndexes = map[string]int{}
-	config.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kvm-operator", Time: pointer(metav1.NewTime(testNow.Add(-time.Hour)))}}
+	config.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kvm-operator", Time: new(metav1.NewTime(testNow.Add(-time.Hour)))}}
 
 	guest := corev1alpha1.KVMClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: testID + "-kvm-cluster-config", Namespace: "default"}}
 	guest.Spec.Guest.ID, guest.Spec.Guest.Owner, guest.Spec.Guest.ReleaseVersion = testID, testOrg, testRelease
 	guest.Spec.Guest.Name = "Acme production"
 	guest.Spec.VersionBundle.Version = "0.27.2"
-	cluster.ClusterConfig = pointer(doc("KVMClusterConfig", "default", guest.Name, guest))
+	cluster.ClusterConfig = new(doc("KVMClusterConfig", "default", guest.Name, guest))
 
 	flannel := corev1alpha1.FlannelConfig{ObjectMeta: metav1.ObjectMeta{Name: testID, Namespace: "default"}}
 	flannel.Spec.Cluster.ID, flannel.Spec.Cluster.Customer, flannel.Spec.Cluster.Namespace = testID, testOrg, testID
 	flannel.Spec.Flannel.Spec.VNI, flannel.Spec.Flannel.Spec.Network = 11, "172.23.11.0/24"
-	cluster.Flannel = pointer(doc("FlannelConfig", "default", testID, flannel))
+	cluster.Flannel = new(doc("FlannelConfig", "default", testID, flannel))
 
 	release := releasev1alpha1.Release{ObjectMeta: metav1.ObjectMeta{Name: "v" + testRelease}}
 	for _, component := range slices.Sorted(maps.Keys(testVersions())) {
 		release.Spec.Components = append(release.Spec.Components, releasev1alpha1.ReleaseSpecComponent{Name: component, Version: testVersions()[component]})
 	}
-	cluster.Release = pointer(doc("Release", "", release.Name, release))
+	cluster.Release = new(doc("Release", "", release.Name, release))
 
-	cluster.Namespace = pointer(doc("Namespace", "", testID, corev1.Namespace{
+	cluster.Namespace = new(doc("Namespace", "", testID, corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: testID, Labels: map[string]string{"cluster": testID, "customer": testOrg}},
 	}))
 	for component, pair := range ownPKI().leafs {
@@ -179,8 +180,8 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 			Secret: doc("Secret", "default", name, corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}),
 		}
 	}
-	cluster.Encryption = pointer(doc("Secret", "default", testID+"-encryption", corev1.Secret{Data: map[string][]byte{"encryption": []byte(plantedKey)}}))
-	cluster.Kubeconfig = pointer(doc("Secret", testID, testID+"-kubeconfig", corev1.Secret{Data: map[string][]byte{
+	cluster.Encryption = new(doc("Secret", "default", testID+"-encryption", corev1.Secret{Data: map[string][]byte{"encryption": []byte(plantedKey)}}))
+	cluster.Kubeconfig = new(doc("Secret", testID, testID+"-kubeconfig", corev1.Secret{Data: map[string][]byte{
 		"kubeConfig": []byte("apiVersion: v1\nclusters:\n- cluster:\n    server: https://" + testAPI + "\n  name: c\nusers:\n- user:\n    token: PLANTED-TOKEN\n"),
 	}}))
 
@@ -234,7 +235,7 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 		facts.Fleet.Hosts = append(facts.Fleet.Hosts, newHost(node.Pod.Object.Spec.NodeName, role))
 	}
 	facts.Fleet.Hosts = append(facts.Fleet.Hosts, newHost("host-master-free", legacy.Master), newHost("host-worker-free", legacy.Worker))
-	cluster.Config = pointer(doc("KVMConfig", "default", testID, config))
+	cluster.Config = new(doc("KVMConfig", "default", testID, config))
 
 	for role, all := range addresses {
 		cluster.Endpoints = append(cluster.Endpoints, doc("Endpoints", testID, string(role), corev1.Endpoints{ //nolint:staticcheck // SA1019: the legacy operator writes Endpoints.
@@ -279,14 +280,14 @@ func newNode(cluster *legacy.Cluster, role legacy.Role, id string, position, ind
 	}
 	name := string(role) + "-" + id
 	controller := func(kind, name string, uid types.UID) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{Kind: kind, Name: name, UID: uid, Controller: pointer(true)}}
+		return []metav1.OwnerReference{{Kind: kind, Name: name, UID: uid, Controller: new(true)}}
 	}
 	deployment := appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: testID, UID: types.UID("d-" + id), Labels: maps.Clone(labels),
 			Annotations: map[string]string{annotationRelease: testRelease, annotationBundle: testBundle},
 		},
-		Spec: appsv1.DeploymentSpec{Replicas: pointer(int32(1))},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1))},
 	}
 	set := appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
 		Name: name + "-hash", Namespace: testID, UID: types.UID("r-" + id), OwnerReferences: controller("Deployment", name, deployment.UID),
@@ -330,19 +331,19 @@ func newNode(cluster *legacy.Cluster, role legacy.Role, id string, position, ind
 	}
 	return legacy.Node{
 		Role: role, ID: id, Position: position, Index: index,
-		Deployment: pointer(doc("Deployment", testID, name, deployment)),
-		ReplicaSet: pointer(doc("ReplicaSet", testID, set.Name, set)),
-		Pod:        pointer(doc("Pod", testID, pod.Name, pod)),
-		ConfigMap:  pointer(doc("ConfigMap", testID, string(role)+"-"+testID+"-"+id, corev1.ConfigMap{})),
+		Deployment: new(doc("Deployment", testID, name, deployment)),
+		ReplicaSet: new(doc("ReplicaSet", testID, set.Name, set)),
+		Pod:        new(doc("Pod", testID, pod.Name, pod)),
+		ConfigMap:  new(doc("ConfigMap", testID, string(role)+"-"+testID+"-"+id, corev1.ConfigMap{})),
 		Ignition:   newIgnition(cluster, role, index),
-		Node:       pointer(doc("Node", "", pod.Name, inside)),
+		Node:       new(doc("Node", "", pod.Name, inside)),
 	}
 }
 
 // newIgnition makes the parts of a boot configuration that checks read.
 func newIgnition(cluster *legacy.Cluster, role legacy.Role, index int) *legacy.Ignition {
 	files := map[string][]byte{
-		fileInitiator: []byte(fmt.Sprintf("%s%s-%s-%d\n", initiatorPrefix, testID, role, index)),
+		fileInitiator: fmt.Appendf(nil, "%s%s-%s-%d\n", initiatorPrefix, testID, role, index),
 	}
 	if role == legacy.Worker {
 		files[fileWorker] = cluster.Certificates["worker"].CertPEM

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	providerv1alpha1 "github.com/giantswarm/apiextensions/v3/pkg/apis/provider/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,7 +36,7 @@ const (
 	annotationRelease    = "giantswarm.io/release-version"
 	annotationBundle     = "giantswarm.io/version-bundle-version"
 	annotationTerminate  = "node.giantswarm.io/terminate-unhealthy"
-	annotationPassthru   = "nginx.ingress.kubernetes.io/ssl-passthrough"
+	annotationPassthru   = "nginx.ingress.kubernetes.io/ssl-passthrough" //nolint:gosec // G101: "pass" is no password here
 	finalizerDrainer     = "operatorkit.giantswarm.io/kvm-operator-drainer"
 	conditionNodeReady   = "kvm-operator.giantswarm.io/workload-cluster-node-ready"
 	containerVM          = "k8s-kvm"
@@ -65,7 +64,7 @@ type view struct {
 	Facts
 	cluster *legacy.Cluster
 	// config is the KVMConfig; checks that use it need Config.
-	config *providerv1alpha1.KVMConfig
+	config *legacy.KVMConfig
 	// master is the first master with a boot configuration; checks that use it need Boot.
 	boot *legacy.Ignition
 	// flags are the API server's, by name without dashes.
@@ -141,61 +140,45 @@ func (v *view) lacks(need Fact) (reason string, failed bool) {
 	if problem := v.Unread[need]; problem != "" {
 		return fmt.Sprintf("%s could not be read: %s", need, problem), true
 	}
-	missing := ""
+	missing, reason := v.missing(need)
+	if !missing {
+		return "", false
+	}
+	// Every master has a boot configuration, so this is no lack of access: only a snapshot may leave it out.
+	return reason, need == Boot && !v.cluster.Redacted
+}
+
+// missing tells whether nobody looked at a kind of facts or it does not exist, and how to say so.
+func (v *view) missing(need Fact) (missing bool, reason string) {
 	switch need {
 	case Config:
-		if v.config == nil {
-			missing = "there is no KVMConfig"
-		}
+		return v.config == nil, "there is no KVMConfig"
 	case Values:
-		if v.cluster.Redacted {
-			missing = "the snapshot holds no secret values"
-		}
+		return v.cluster.Redacted, "the snapshot holds no secret values"
 	case Boot:
-		if v.boot == nil {
-			// Every master has one, so this is no lack of access: only a snapshot may leave it out.
-			return "no boot configuration of a master is readable", !v.cluster.Redacted
-		}
+		return v.boot == nil, "no boot configuration of a master is readable"
 	case VMs:
-		if !slices.ContainsFunc(v.cluster.Nodes, func(node legacy.Node) bool { return node.Pod != nil }) {
-			missing = "no VM pod is known"
-		}
+		hasPod := func(node legacy.Node) bool { return node.Pod != nil }
+		return !slices.ContainsFunc(v.cluster.Nodes, hasPod), "no VM pod is known"
 	case Nodes:
-		if v.cluster.Inside == nil || len(v.cluster.Inside.Nodes) == 0 {
-			missing = "the workload cluster was not looked into"
-		}
+		return v.cluster.Inside == nil || len(v.cluster.Inside.Nodes) == 0, "the workload cluster was not looked into"
 	case Hosts:
-		if len(v.hosts) == 0 {
-			missing = "the management cluster's hosts are not known"
-		}
+		return len(v.hosts) == 0, "the management cluster's hosts are not known"
 	case History:
-		if len(v.writers) == 0 {
-			missing = "the objects carry no managed fields (a snapshot may leave them out)"
-		}
+		return len(v.writers) == 0, "the objects carry no managed fields (a snapshot may leave them out)"
 	case Authority:
-		if v.CA == nil {
-			missing = "no usable CA private key was given"
-		}
+		return v.CA == nil, "no usable CA private key was given"
 	case Abilities:
-		if v.Capabilities == nil {
-			missing = "offline: the management cluster was not asked"
-		}
+		return v.Capabilities == nil, "offline: the management cluster was not asked"
 	case Occupancy:
-		if v.Target == nil {
-			missing = "offline: the target namespace was not looked at"
-		}
+		return v.Target == nil, "offline: the target namespace was not looked at"
 	case Others:
-		if v.Neighbours == nil {
-			missing = "the other legacy clusters were not looked at"
-		}
+		return v.Neighbours == nil, "the other legacy clusters were not looked at"
 	case Translation:
-		if !v.Translated {
-			missing = "the cluster was not translated"
-		}
+		return !v.Translated, "the cluster was not translated"
 	default:
-		missing = "unknown kind of facts " + string(need)
+		return true, "unknown kind of facts " + string(need)
 	}
-	return missing, false
 }
 
 // component returns the version of a release component, empty when unknown.
@@ -323,17 +306,14 @@ func firstAddress(cidr string) string {
 // writersOf collects the managed fields of every object of the picture that a migration touches.
 func writersOf(cluster *legacy.Cluster) []writer {
 	var found []writer
-	add := func(ref legacy.Ref, meta metav1.ObjectMeta) {
-		for _, entry := range meta.ManagedFields {
-			one := writer{object: ref.String(), manager: entry.Manager}
+	for _, object := range metadata(cluster) {
+		for _, entry := range object.meta.GetManagedFields() {
+			one := writer{object: object.ref.String(), manager: entry.Manager}
 			if entry.Time != nil {
 				one.at = entry.Time.Time
 			}
 			found = append(found, one)
 		}
-	}
-	for _, object := range metadata(cluster) {
-		add(object.ref, object.meta)
 	}
 	slices.SortFunc(found, func(a, b writer) int {
 		return cmp.Or(cmp.Compare(a.object, b.object), cmp.Compare(a.manager, b.manager), a.at.Compare(b.at))
@@ -344,53 +324,44 @@ func writersOf(cluster *legacy.Cluster) []writer {
 // described is one object's identity and metadata.
 type described struct {
 	ref  legacy.Ref
-	meta metav1.ObjectMeta
+	meta metav1.Object
 }
 
 // metadata lists the objects of the picture the operators write and a migration relies on.
 func metadata(cluster *legacy.Cluster) []described {
-	var all []described
-	if cluster.Config != nil {
-		all = append(all, described{cluster.Config.Ref, cluster.Config.Object.ObjectMeta})
-	}
-	if cluster.ClusterConfig != nil {
-		all = append(all, described{cluster.ClusterConfig.Ref, cluster.ClusterConfig.Object.ObjectMeta})
-	}
-	if cluster.Flannel != nil {
-		all = append(all, described{cluster.Flannel.Ref, cluster.Flannel.Object.ObjectMeta})
-	}
-	if cluster.Encryption != nil {
-		all = append(all, described{cluster.Encryption.Ref, cluster.Encryption.Object.ObjectMeta})
-	}
-	if cluster.Namespace != nil {
-		all = append(all, described{cluster.Namespace.Ref, cluster.Namespace.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.CertConfigs {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
-	}
+	all := slices.Concat(
+		oneOf(cluster.Config), oneOf(cluster.ClusterConfig), oneOf(cluster.Flannel), oneOf(cluster.Encryption),
+		oneOf(cluster.Namespace), everyOf(cluster.CertConfigs), everyOf(cluster.Deployments), everyOf(cluster.Pods),
+		everyOf(cluster.ConfigMaps), everyOf(cluster.Services), everyOf(cluster.Endpoints), everyOf(cluster.Ingresses),
+	)
 	for _, certificate := range cluster.Certificates {
-		all = append(all, described{certificate.Secret.Ref, certificate.Secret.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.Deployments {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.Pods {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.ConfigMaps {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.Services {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.Endpoints {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
-	}
-	for _, doc := range cluster.Ingresses {
-		all = append(all, described{doc.Ref, doc.Object.ObjectMeta})
+		all = append(all, oneOf(&certificate.Secret)...)
 	}
 	slices.SortStableFunc(all, func(a, b described) int { return cmp.Compare(a.ref.String(), b.ref.String()) })
 	return all
+}
+
+// typed is what every Kubernetes type is: metadata behind a pointer.
+type typed[T any] interface {
+	*T
+	metav1.Object
+}
+
+// everyOf describes the objects of one type.
+func everyOf[T any, P typed[T]](docs []legacy.Doc[T]) []described {
+	all := make([]described, 0, len(docs))
+	for n := range docs {
+		all = append(all, described{docs[n].Ref, P(&docs[n].Object)})
+	}
+	return all
+}
+
+// oneOf describes an object of which a cluster has one or none.
+func oneOf[T any, P typed[T]](doc *legacy.Doc[T]) []described {
+	if doc == nil {
+		return nil
+	}
+	return []described{{doc.Ref, P(&doc.Object)}}
 }
 
 // ownedBy tells whether the controller among the owners is the object of that name, and of that UID where both are known.

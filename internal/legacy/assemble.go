@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -80,11 +81,6 @@ func (a *assembler) problem(id, object, path, format string, args ...any) {
 	a.c.Problems = append(a.c.Problems, problem(id, object, path, format, args...))
 }
 
-// add decodes an object and appends it to a list of the picture.
-func add[T any](a *assembler, list *[]Doc[T], o object) {
-	*list = append(*list, decode[T](a, o))
-}
-
 // decode decodes an object; what does not fit its type becomes a problem.
 func decode[T any](a *assembler, o object) Doc[T] {
 	return typed[T](o, func(path, what string) {
@@ -94,8 +90,8 @@ func decode[T any](a *assembler, o object) Doc[T] {
 
 // labelsOf returns the labels of a raw object; values that are no text are left out.
 func labelsOf(raw map[string]any) map[string]string {
-	labels := map[string]string{}
 	found, _ := valueAt(raw, "metadata", "labels").(map[string]any)
+	labels := make(map[string]string, len(found))
 	for key, value := range found {
 		if text, ok := value.(string); ok {
 			labels[key] = text
@@ -105,70 +101,77 @@ func labelsOf(raw map[string]any) map[string]string {
 }
 
 // sort gives every object its place and returns the KVMConfigs that claim the id.
-func (a *assembler) sort() []Doc[providerv1alpha1.KVMConfig] {
-	var configs []Doc[providerv1alpha1.KVMConfig]
+func (a *assembler) sort() []Doc[KVMConfig] {
+	var configs []Doc[KVMConfig]
 	var clusterConfigs []Doc[corev1alpha1.KVMClusterConfig]
 	var flannels []Doc[corev1alpha1.FlannelConfig]
 	c := a.c
+	lookedUpLater := func(object) {} // shared by all clusters
+	places := map[string]func(object){
+		"KVMConfig." + groupProvider:    into(a, &configs),
+		"KVMClusterConfig." + groupCore: into(a, &clusterConfigs),
+		"FlannelConfig." + groupCore:    into(a, &flannels),
+		"CertConfig." + groupCore:       into(a, &c.CertConfigs),
+		"Release." + groupRelease:       lookedUpLater,
+		"StorageConfig." + groupCore:    lookedUpLater,
+		"Node.":                         lookedUpLater,
+		"Namespace.":                    a.namespace,
+		"Secret.":                       a.secret,
+		"Deployment.apps":               into(a, &c.Deployments),
+		"Deployment.extensions":         into(a, &c.Deployments),
+		"ReplicaSet.apps":               into(a, &c.ReplicaSets),
+		"ReplicaSet.extensions":         into(a, &c.ReplicaSets),
+		"Pod.":                          into(a, &c.Pods),
+		"ConfigMap.":                    into(a, &c.ConfigMaps),
+		"Service.":                      into(a, &c.Services),
+		"Endpoints.":                    into(a, &c.Endpoints),
+		"Ingress.networking.k8s.io":     a.ingress,
+		"Ingress.extensions":            a.ingress,
+		"PersistentVolumeClaim.":        into(a, &c.Claims),
+		"ServiceAccount.":               into(a, &c.ServiceAccounts),
+		"PersistentVolume.":             into(a, &c.Volumes),
+		"ClusterRoleBinding.rbac.authorization.k8s.io": a.roleBinding,
+	}
 	for _, o := range a.objects {
-		own := o.ref.Namespace == a.id
-		switch o.ref.Kind + "." + group(o.ref.APIVersion) {
-		case "KVMConfig." + groupProvider:
-			add(a, &configs, o)
-		case "KVMClusterConfig." + groupCore:
-			add(a, &clusterConfigs, o)
-		case "FlannelConfig." + groupCore:
-			add(a, &flannels, o)
-		case "CertConfig." + groupCore:
-			add(a, &c.CertConfigs, o)
-		case "Release." + groupRelease, "StorageConfig." + groupCore, "Node.":
-			// Shared; looked up below.
-		case "Namespace.":
-			if o.ref.Name == a.id {
-				doc := decode[corev1.Namespace](a, o)
-				c.Namespace = &doc
-			}
-		case "Secret.":
-			a.secret(o)
-		case "Deployment.apps", "Deployment.extensions":
-			add(a, &c.Deployments, o)
-		case "ReplicaSet.apps", "ReplicaSet.extensions":
-			add(a, &c.ReplicaSets, o)
-		case "Pod.":
-			add(a, &c.Pods, o)
-		case "ConfigMap.":
-			add(a, &c.ConfigMaps, o)
-		case "Service.":
-			add(a, &c.Services, o)
-		case "Endpoints.":
-			add(a, &c.Endpoints, o)
-		case "Ingress.networking.k8s.io", "Ingress.extensions":
-			c.Ingresses = append(c.Ingresses, a.ingress(o))
-		case "PersistentVolumeClaim.":
-			add(a, &c.Claims, o)
-		case "ServiceAccount.":
-			add(a, &c.ServiceAccounts, o)
-		case "PersistentVolume.":
-			add(a, &c.Volumes, o)
-		case "ClusterRoleBinding.rbac.authorization.k8s.io":
-			if o.ref.Name == a.id || o.ref.Name == a.id+"-psp" {
-				add(a, &c.RoleBindings, o)
-				continue
-			}
-			c.Others = append(c.Others, other(o))
-		default:
-			if isClusterAPI(o.ref) {
-				c.Existing = append(c.Existing, unstructured.Unstructured{Object: o.raw})
-				continue
-			}
-			if own || isLegacy(o.ref) || labelsOf(o.raw)[labelCluster] == a.id {
-				c.Others = append(c.Others, other(o))
-			}
+		place := places[o.ref.Kind+"."+group(o.ref.APIVersion)]
+		if place == nil {
+			place = a.anything
 		}
+		place(o)
 	}
 	c.ClusterConfig = only(a, clusterConfigs)
 	c.Flannel = only(a, flannels)
 	return configs
+}
+
+// into is the place of a kind whose objects simply make a list.
+func into[T any](a *assembler, list *[]Doc[T]) func(object) {
+	return func(o object) { *list = append(*list, decode[T](a, o)) }
+}
+
+func (a *assembler) namespace(o object) {
+	if o.ref.Name == a.id {
+		doc := decode[corev1.Namespace](a, o)
+		a.c.Namespace = &doc
+	}
+}
+
+func (a *assembler) roleBinding(o object) {
+	if o.ref.Name == a.id || o.ref.Name == a.id+"-psp" {
+		a.c.RoleBindings = append(a.c.RoleBindings, decode[rbacv1.ClusterRoleBinding](a, o))
+		return
+	}
+	a.c.Others = append(a.c.Others, other(o))
+}
+
+// anything takes kinds without a place of their own; what is not the cluster's is left out.
+func (a *assembler) anything(o object) {
+	switch {
+	case isClusterAPI(o.ref):
+		a.c.Existing = append(a.c.Existing, unstructured.Unstructured{Object: o.raw})
+	case o.ref.Namespace == a.id || isLegacy(o.ref) || labelsOf(o.raw)[labelCluster] == a.id:
+		a.c.Others = append(a.c.Others, other(o))
+	}
 }
 
 func other(o object) Doc[unstructured.Unstructured] {
@@ -203,15 +206,14 @@ func names[T any](docs []Doc[T]) string {
 }
 
 // ingress decodes an ingress of any version into the current type; Raw stays as it was.
-func (a *assembler) ingress(o object) Doc[networkingv1.Ingress] {
-	if o.ref.APIVersion == networkingv1.SchemeGroupVersion.String() {
-		return decode[networkingv1.Ingress](a, o)
-	}
+func (a *assembler) ingress(o object) {
 	current := o
-	current.raw = currentIngress(o.raw)
+	if o.ref.APIVersion != networkingv1.SchemeGroupVersion.String() {
+		current.raw = currentIngress(o.raw)
+	}
 	doc := decode[networkingv1.Ingress](a, current)
 	doc.Raw = o.raw
-	return doc
+	a.c.Ingresses = append(a.c.Ingresses, doc)
 }
 
 // currentIngress rewrites the backends of a v1beta1 ingress the way the API server does when it is asked for v1.
@@ -286,7 +288,7 @@ func (a *assembler) secret(o object) {
 		doc := decode[corev1.Secret](a, o)
 		c.Kubeconfig = &doc
 	default:
-		add(a, &c.Secrets, o)
+		c.Secrets = append(c.Secrets, decode[corev1.Secret](a, o))
 	}
 }
 
@@ -322,7 +324,7 @@ func (a *assembler) certificate(component string, doc Doc[corev1.Secret]) {
 }
 
 // config settles which KVMConfig counts.
-func (a *assembler) config(configs []Doc[providerv1alpha1.KVMConfig]) {
+func (a *assembler) config(configs []Doc[KVMConfig]) {
 	if len(configs) == 0 {
 		a.problem(ProblemNoConfig, a.id, "", "cluster %s has no KVMConfig", a.id)
 		return
@@ -518,17 +520,8 @@ func (a *assembler) pod(n *Node, belongs func(map[string]string) bool) *Doc[core
 
 // replicaSet is the one that owns the pod, else the newest of the node that wants a pod.
 func (a *assembler) replicaSet(n *Node, belongs func(map[string]string) bool) *Doc[appsv1.ReplicaSet] {
-	if n.Pod != nil {
-		for _, owner := range n.Pod.Object.OwnerReferences {
-			if owner.Kind != "ReplicaSet" {
-				continue
-			}
-			if rs := find(a.c.ReplicaSets, func(d *Doc[appsv1.ReplicaSet]) bool {
-				return d.Ref.Namespace == a.id && d.Ref.Name == owner.Name && (owner.UID == "" || d.Ref.UID == "" || d.Ref.UID == owner.UID)
-			}); rs != nil {
-				return rs
-			}
-		}
+	if rs := a.owner(n.Pod); rs != nil {
+		return rs
 	}
 	var best *Doc[appsv1.ReplicaSet]
 	for i := range a.c.ReplicaSets {
@@ -541,6 +534,24 @@ func (a *assembler) replicaSet(n *Node, belongs func(map[string]string) bool) *D
 		}
 	}
 	return best
+}
+
+// owner is the ReplicaSet that a pod says it belongs to.
+func (a *assembler) owner(pod *Doc[corev1.Pod]) *Doc[appsv1.ReplicaSet] {
+	if pod == nil {
+		return nil
+	}
+	for _, owner := range pod.Object.OwnerReferences {
+		if owner.Kind != "ReplicaSet" {
+			continue
+		}
+		if rs := find(a.c.ReplicaSets, func(d *Doc[appsv1.ReplicaSet]) bool {
+			return d.Ref.Namespace == a.id && d.Ref.Name == owner.Name && (owner.UID == "" || d.Ref.UID == "" || d.Ref.UID == owner.UID)
+		}); rs != nil {
+			return rs
+		}
+	}
+	return nil
 }
 
 // ignitions decodes the boot data of all nodes in parallel; it is the most expensive part of a picture.

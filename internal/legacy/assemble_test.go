@@ -26,6 +26,7 @@ func edited(t *testing.T, replace, with string, more ...string) *Cluster {
 
 func TestContradictionsAreProblemsWithObjectAndField(t *testing.T) {
 	t.Parallel()
+	_, spec, _ := strings.Cut(minimalConfig, "spec:")
 	clusterConfig := "apiVersion: core.giantswarm.io/v1alpha1\nkind: KVMClusterConfig\nmetadata: {name: ab1cd-kvm-cluster-config, namespace: default}\nspec: {guest: {id: ab1cd, owner: globex}}\n"
 	secret := func(name, labels string) string {
 		return "apiVersion: v1\nkind: Secret\nmetadata: {name: " + name + ", namespace: default, labels: {giantswarm.io/cluster: ab1cd, " + labels + "}}\ndata: {ca: YQ==, crt: YQ==}\n"
@@ -40,7 +41,7 @@ func TestContradictionsAreProblemsWithObjectAndField(t *testing.T) {
 		"a number that is text":               {"cpus: 4", "cpus: four", nil, ProblemWrongType, "KVMConfig/default/ab1cd", "spec.kvm.masters[0].cpus", "expected a whole number, found text"},
 		"a disk that is text":                 {"disk: 40.5", "disk: large", nil, ProblemWrongType, "KVMConfig/default/ab1cd", "spec.kvm.masters[0].disk", "unusable"},
 		"a list that is an object":            {"masters:\n    - id: m0001", "masters:\n      id: m0001", nil, ProblemWrongType, "KVMConfig/default/ab1cd", "spec.cluster.masters", "expected a list, found an object"},
-		"a spec that is text":                 {minimalConfig[strings.Index(minimalConfig, "spec:"):], "spec: text\n", nil, ProblemWrongType, "KVMConfig/default/ab1cd", "spec", "expected an object"},
+		"a spec that is text":                 {"spec:" + spec, "spec: text\n", nil, ProblemWrongType, "KVMConfig/default/ab1cd", "spec", "expected an object"},
 		"no master":                           {"masters:\n    - id: m0001", "masters: []", nil, ProblemNoMaster, "KVMConfig/default/ab1cd", "spec.cluster.masters", "no master"},
 		"several masters":                     {"- id: m0001", "- id: m0001\n    - id: m0002", nil, ProblemSeveralMasters, "KVMConfig/default/ab1cd", "spec.cluster.masters", "2 masters"},
 		"lists that do not pair":              {"- id: m0001", "- id: m0001\n    - id: m0002", nil, ProblemUnpairedSizing, "KVMConfig/default/ab1cd", "spec.kvm.masters", "has 2 entries but spec.kvm.masters has 1"},

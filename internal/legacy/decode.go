@@ -3,6 +3,7 @@ package legacy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 
@@ -37,96 +38,106 @@ func fit(value any, t reflect.Type, path string, report func(path, what string))
 	if value == nil {
 		return nil
 	}
-	if decoder, ok := reflect.New(t).Interface().(json.Unmarshaler); ok {
-		text, err := encodeJSON(value)
-		if err == nil {
-			err = decoder.UnmarshalJSON(text)
-		}
-		if err != nil {
+	zero := reflect.New(t)
+	misfit := ""
+	switch decoder, decodes := zero.Interface().(json.Unmarshaler); {
+	case decodes:
+		if !decodable(decoder, value) {
 			report(path, "unusable "+describe(value))
 			return dropped{}
 		}
-		return value
+	case t.Kind() == reflect.Struct:
+		if object, ok := value.(map[string]any); ok {
+			return fitStruct(object, t, path, report)
+		}
+		misfit = "an object"
+	case t.Kind() == reflect.Map:
+		if object, ok := value.(map[string]any); ok {
+			return fitMap(object, t.Elem(), path, report)
+		}
+		misfit = "an object"
+	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
+		if list, ok := value.([]any); ok {
+			return fitList(list, t.Elem(), path, report)
+		}
+		misfit = "a list"
+	default:
+		misfit = misfitOf(value, zero.Elem())
 	}
-	wrong := func(want string) any {
-		report(path, fmt.Sprintf("expected %s, found %s", want, describe(value)))
+	if misfit != "" {
+		report(path, fmt.Sprintf("expected %s, found %s", misfit, describe(value)))
 		return dropped{}
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		object, ok := value.(map[string]any)
-		if !ok {
-			return wrong("an object")
-		}
-		return fitStruct(object, t, path, report)
-	case reflect.Map:
-		object, ok := value.(map[string]any)
-		if !ok {
-			return wrong("an object")
-		}
-		out := make(map[string]any, len(object))
-		for key, item := range object {
-			if kept := fit(item, t.Elem(), path+"["+key+"]", report); kept != (dropped{}) {
-				out[key] = kept
-			}
-		}
-		return out
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			if _, ok := value.(string); !ok {
-				return wrong("base64 text")
-			}
-			if err := json.Unmarshal(mustJSON(value), new([]byte)); err != nil {
-				return wrong("base64 text")
-			}
-			return value
-		}
-		list, ok := value.([]any)
-		if !ok {
-			return wrong("a list")
-		}
-		out := make([]any, 0, len(list))
-		for i, item := range list {
-			kept := fit(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i), report)
-			if kept == (dropped{}) {
-				kept = nil // the position of the others must stay
-			}
-			out = append(out, kept)
-		}
-		return out
-	case reflect.String:
-		if _, ok := value.(string); !ok {
-			return wrong("text")
-		}
-	case reflect.Bool:
-		if _, ok := value.(bool); !ok {
-			return wrong("true or false")
-		}
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		n, ok := value.(int64)
-		if !ok {
-			return wrong("a whole number")
-		}
-		if zero := reflect.New(t).Elem(); (zero.CanInt() && zero.OverflowInt(n)) || (zero.CanUint() && (n < 0 || zero.OverflowUint(uint64(n)))) {
-			return wrong("a number within the range of " + t.Kind().String())
-		}
-	case reflect.Float32, reflect.Float64:
-		switch value.(type) {
-		case int64, float64:
-		default:
-			return wrong("a number")
-		}
 	}
 	return value
 }
 
-func fitStruct(object map[string]any, t reflect.Type, path string, report func(path, what string)) any {
+// decodable asks a type that decodes itself.
+func decodable(decoder json.Unmarshaler, value any) bool {
+	text, err := encodeJSON(value)
+	return err == nil && decoder.UnmarshalJSON(text) == nil
+}
+
+// misfitOf says what a single value should be; nothing when it is that.
+func misfitOf(value any, into reflect.Value) string {
+	switch text, isText := value.(string); {
+	case into.Kind() == reflect.Slice:
+		if !isText || json.Unmarshal(mustJSON(text), new([]byte)) != nil {
+			return "base64 text"
+		}
+	case into.Kind() == reflect.String && !isText:
+		return "text"
+	case into.Kind() == reflect.Bool:
+		if _, ok := value.(bool); !ok {
+			return "true or false"
+		}
+	case into.CanInt(), into.CanUint():
+		return misfitOfNumber(value, into)
+	case into.CanFloat():
+		switch value.(type) {
+		case int64, float64:
+		default:
+			return "a number"
+		}
+	}
+	return ""
+}
+
+func misfitOfNumber(value any, into reflect.Value) string {
+	n, ok := value.(int64)
+	if !ok {
+		return "a whole number"
+	}
+	if (into.CanInt() && into.OverflowInt(n)) || (into.CanUint() && (n < 0 || into.OverflowUint(uint64(n)))) {
+		return "a number within the range of " + into.Kind().String()
+	}
+	return ""
+}
+
+func fitMap(object map[string]any, t reflect.Type, path string, report func(path, what string)) any {
 	out := make(map[string]any, len(object))
 	for key, item := range object {
-		out[key] = item
+		if kept := fit(item, t, path+"["+key+"]", report); kept != (dropped{}) {
+			out[key] = kept
+		}
 	}
-	for i := range t.NumField() {
-		field := t.Field(i)
+	return out
+}
+
+func fitList(list []any, t reflect.Type, path string, report func(path, what string)) any {
+	out := make([]any, 0, len(list))
+	for i, item := range list {
+		kept := fit(item, t, fmt.Sprintf("%s[%d]", path, i), report)
+		if kept == (dropped{}) {
+			kept = nil // the position of the others must stay
+		}
+		out = append(out, kept)
+	}
+	return out
+}
+
+func fitStruct(object map[string]any, t reflect.Type, path string, report func(path, what string)) any {
+	out := maps.Clone(object)
+	for field := range t.Fields() {
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if name == "-" || !field.IsExported() {
 			continue

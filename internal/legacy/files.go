@@ -164,7 +164,7 @@ func openStore(ctx context.Context, name string, opts Options) (*store, []findin
 	}
 	defer opened.Close() //nolint:errcheck // only read from
 	r := bufio.NewReaderSize(opened, streamChunk)
-	head, _ := r.Peek(tarMagicAt + 5) //nolint:errcheck // a short file has a short head
+	head, _ := r.Peek(tarMagicAt + 5) // a short file has a short head
 	switch {
 	case len(head) > 2 && head[0] == 0x1f && head[1] == 0x8b:
 		unzipped, err := gzip.NewReader(r)
@@ -175,7 +175,8 @@ func openStore(ctx context.Context, name string, opts Options) (*store, []findin
 	case isTar(head) || strings.HasSuffix(name, ".tar"):
 		return openArchive(ctx, path.Base(name), r, opts)
 	}
-	return openSingle(name, info.Size())
+	s, err := openSingle(name, info.Size())
+	return s, nil, err
 }
 
 // tarMagicAt is where a tar header says that it is one.
@@ -185,16 +186,16 @@ func isTar(head []byte) bool {
 	return len(head) >= tarMagicAt+5 && string(head[tarMagicAt:tarMagicAt+5]) == "ustar"
 }
 
-func openSingle(name string, size int64) (*store, []finding.Finding, error) {
+func openSingle(name string, size int64) (*store, error) {
 	dir, base := ".", name
 	if i := strings.LastIndexByte(name, os.PathSeparator); i >= 0 {
 		dir, base = name[:i+1], name[i+1:]
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("opening snapshot: %w", err)
+		return nil, fmt.Errorf("opening snapshot: %w", err)
 	}
-	return &store{root: root, spool: &spool{}, files: []file{{path: base, size: size}}}, nil, nil
+	return &store{root: root, spool: &spool{}, files: []file{{path: base, size: size}}}, nil
 }
 
 func openDirectory(ctx context.Context, name string) (*store, []finding.Finding, error) {
@@ -242,8 +243,8 @@ func openDirectory(ctx context.Context, name string) (*store, []finding.Finding,
 // openArchive copies the files of a tar archive into the spool.
 func openArchive(ctx context.Context, name string, r *bufio.Reader, opts Options) (*store, []finding.Finding, error) {
 	s := &store{spool: &spool{}}
-	if head, _ := r.Peek(tarMagicAt + 5); !isTar(head) { //nolint:errcheck // a short file is no archive either
-		// A single document that was compressed.
+	if head, _ := r.Peek(tarMagicAt + 5); !isTar(head) {
+		// A single document that was compressed; a short one fails the peek, too.
 		offset, length, err := s.spool.copy(io.LimitReader(r, opts.MaxArchiveBytes))
 		if err != nil && length == 0 {
 			return nil, nil, errors.Join(fmt.Errorf("opening snapshot %s: %w", printable(name), err), s.close())

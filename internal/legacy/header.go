@@ -77,11 +77,10 @@ var (
 // header decodes the pieces. Strings are copied: a header must not keep the text of its object alive.
 func (p *pieces) header() (header, error) {
 	var h header
-	apiVersion, kind := decodeText(p.apiVersion), decodeText(p.kind)
-	h.ref.APIVersion, h.ref.Kind = strings.Clone(apiVersion), strings.Clone(kind)
+	h.ref.APIVersion, h.ref.Kind = strings.Clone(decodeText(p.apiVersion)), strings.Clone(decodeText(p.kind))
 	h.redacted = p.redacted == "true"
 	if p.metadata == "" {
-		if apiVersion == "" || kind == "" {
+		if h.ref.APIVersion == "" || h.ref.Kind == "" {
 			return h, errNoObject
 		}
 		return h, nil
@@ -92,15 +91,28 @@ func (p *pieces) header() (header, error) {
 		return h, err
 	}
 	metadata, _ := value.(map[string]any)
-	name, _ := metadata["name"].(string)
-	namespace, namespaceIsText := metadata["namespace"].(string)
-	if metadata["namespace"] == nil {
-		namespaceIsText = true
+	h.identify(metadata)
+	_, namespaceIsText := metadata["namespace"].(string)
+	switch {
+	case p.apiVersion == "" && p.kind == "":
+		return h, errNoObject
+	case h.ref.APIVersion == "" || h.ref.Kind == "" || h.ref.Name == "" || (metadata["namespace"] != nil && !namespaceIsText):
+		return h, errIncomplete
 	}
-	uid, _ := metadata["uid"].(string)
-	version, _ := metadata["resourceVersion"].(string)
-	h.ref.Name, h.ref.Namespace = strings.Clone(name), strings.Clone(namespace)
-	h.ref.UID, h.ref.ResourceVersion = types.UID(strings.Clone(uid)), strings.Clone(version)
+	if path := namingField(h.ref.Kind); path != nil && p.spec != "" {
+		spec, err := decodeJSON(p.spec)
+		if err != nil {
+			return h, err
+		}
+		h.named = strings.Clone(textAt(spec, path...))
+	}
+	return h, nil
+}
+
+// identify takes copies of what an object's metadata says of it.
+func (h *header) identify(metadata map[string]any) {
+	h.ref.Name, h.ref.Namespace = strings.Clone(textAt(metadata, "name")), strings.Clone(textAt(metadata, "namespace"))
+	h.ref.UID, h.ref.ResourceVersion = types.UID(strings.Clone(textAt(metadata, "uid"))), strings.Clone(textAt(metadata, "resourceVersion"))
 	if labels, ok := metadata["labels"].(map[string]any); ok {
 		h.labels = make(map[string]string, len(labels))
 		for key, value := range labels {
@@ -109,20 +121,6 @@ func (p *pieces) header() (header, error) {
 			}
 		}
 	}
-	switch {
-	case p.apiVersion == "" && p.kind == "":
-		return h, errNoObject
-	case apiVersion == "" || kind == "" || name == "" || !namespaceIsText:
-		return h, errIncomplete
-	}
-	if path := namingField(kind); path != nil && p.spec != "" {
-		spec, err := decodeJSON(p.spec)
-		if err != nil {
-			return h, err
-		}
-		h.named = strings.Clone(textAt(spec, path...))
-	}
-	return h, nil
 }
 
 // namingField is the field below spec by which objects of a kind say which cluster they belong to.
@@ -143,15 +141,7 @@ func namingField(kind string) []string {
 // headerOfRaw is the header of an object that is already decoded.
 func headerOfRaw(raw map[string]any) header {
 	metadata, _ := raw["metadata"].(map[string]any)
-	h := header{ref: refOfRaw(raw), hasMetadata: metadata != nil}
-	if labels, ok := metadata["labels"].(map[string]any); ok {
-		h.labels = make(map[string]string, len(labels))
-		for key, value := range labels {
-			if text, ok := value.(string); ok {
-				h.labels[key] = text
-			}
-		}
-	}
+	h := header{ref: refOfRaw(raw), hasMetadata: metadata != nil, labels: labelsOf(raw)}
 	if path := namingField(h.ref.Kind); path != nil {
 		h.named = textAt(raw["spec"], path...)
 	}

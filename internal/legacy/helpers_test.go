@@ -42,7 +42,13 @@ func fleetDir(tb testing.TB, names ...string) string {
 
 func open(tb testing.TB, name string) Source {
 	tb.Helper()
-	source, err := Open(tb.Context(), name, Options{})
+	return openWith(tb, name, Options{})
+}
+
+// openWith closes the source at the end of the test.
+func openWith(tb testing.TB, name string, opts Options) Source {
+	tb.Helper()
+	source, err := Open(tb.Context(), name, opts)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, source.Close()) })
 	return source
@@ -101,22 +107,20 @@ func assertSame(t *testing.T, want, got any) {
 
 // clearOrigins empties the field Origin of every Doc.
 func clearOrigins(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			clearOrigins(v.Elem())
-		}
-	case reflect.Slice:
+	switch kind := v.Kind(); {
+	case kind == reflect.Pointer && !v.IsNil():
+		clearOrigins(v.Elem())
+	case kind == reflect.Slice:
 		for i := range v.Len() {
 			clearOrigins(v.Index(i))
 		}
-	case reflect.Map:
+	case kind == reflect.Map:
 		for _, key := range v.MapKeys() {
 			if v.MapIndex(key).Kind() == reflect.Pointer {
 				clearOrigins(v.MapIndex(key))
 			}
 		}
-	case reflect.Struct:
+	case kind == reflect.Struct:
 		if origin := v.FieldByName("Origin"); origin.IsValid() && origin.CanSet() {
 			origin.SetString("")
 			return

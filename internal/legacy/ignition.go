@@ -102,21 +102,37 @@ func gunzip(data []byte, limit int64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// ignitionOf takes over what a node's boot data holds: files, directories, units and users. It ends early when the files together
+// are larger than the limit.
 func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, report func(id, path, message string)) *Ignition {
 	out := &Ignition{Version: config.Ignition.Version, Raw: raw}
+	if !out.addFiles(config.Storage.Files, limit, report) {
+		return out
+	}
+	for i := range config.Storage.Directories {
+		from := &config.Storage.Directories[i]
+		out.Directories = append(out.Directories, IgnitionDirectory{Path: from.Path, Mode: value(from.Mode), User: userName(from.User), Group: groupName(from.Group)})
+	}
+	out.addUnits(config.Systemd.Units)
+	out.addUsers(config.Passwd.Users)
+	return out
+}
+
+// addFiles decodes the files; false when they are larger than the limit.
+func (out *Ignition) addFiles(files []ignitiontypes.File, limit int64, report func(id, path, message string)) bool {
 	left := limit
-	for i := range config.Storage.Files {
+	for i := range files {
 		if i == maxIgnitionFiles {
 			report(ProblemIgnitionTooLarge, "data.user_data.storage.files", fmt.Sprintf("more than %d files; the rest was not read", maxIgnitionFiles))
 			break
 		}
-		from := &config.Storage.Files[i]
+		from := &files[i]
 		file := IgnitionFile{Path: from.Path, Mode: value(from.Mode), User: userName(from.User), Group: groupName(from.Group), Append: from.Append}
 		at := fmt.Sprintf("data.user_data.storage.files[%d].contents.source", i)
 		switch source := from.Contents.Source; {
 		case source == "":
 			// No source and an empty data URL are different things, but a typed document cannot tell them apart.
-			_, given := sourceAt(raw, i)
+			_, given := sourceAt(out.Raw, i)
 			file.NoSource = !given
 		case !strings.HasPrefix(source, "data:"):
 			file.Source = source
@@ -132,19 +148,19 @@ func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, re
 			}
 			if left -= int64(len(content)); left < 0 {
 				report(ProblemIgnitionTooLarge, at, "the files together unpack to more than the limit")
-				return out
+				return false
 			}
 			file.Content = content
 		}
 		file.Secret = isSecretFile(file.Path, file.Content)
 		out.Files = append(out.Files, file)
 	}
-	for i := range config.Storage.Directories {
-		from := &config.Storage.Directories[i]
-		out.Directories = append(out.Directories, IgnitionDirectory{Path: from.Path, Mode: value(from.Mode), User: userName(from.User), Group: groupName(from.Group)})
-	}
-	for i := range config.Systemd.Units {
-		from := &config.Systemd.Units[i]
+	return true
+}
+
+func (out *Ignition) addUnits(units []ignitiontypes.Unit) {
+	for i := range units {
+		from := &units[i]
 		unit := IgnitionUnit{Name: from.Name, Enabled: from.Enabled, Mask: from.Mask, Contents: from.Contents}
 		if unit.Enabled == nil && from.Enable {
 			unit.Enabled = &from.Enable // the older spelling
@@ -154,8 +170,11 @@ func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, re
 		}
 		out.Units = append(out.Units, unit)
 	}
-	for i := range config.Passwd.Users {
-		from := &config.Passwd.Users[i]
+}
+
+func (out *Ignition) addUsers(users []ignitiontypes.PasswdUser) {
+	for i := range users {
+		from := &users[i]
 		user := IgnitionUser{Name: from.Name, UID: from.UID, Shell: from.Shell}
 		for _, group := range from.Groups {
 			user.Groups = append(user.Groups, string(group))
@@ -165,7 +184,6 @@ func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, re
 		}
 		out.Users = append(out.Users, user)
 	}
-	return out
 }
 
 func value(number *int) int {

@@ -118,7 +118,7 @@ func TestBootDataThatIsNoneIsAnError(t *testing.T) {
 		"deep": userData(strings.Repeat(`{"a":`, 1000)), "too long": strings.Repeat("a", 3*mebibyte),
 	} {
 		_, _, err := DecodeIgnition(text, mebibyte)
-		assert.Error(t, err, name)
+		require.Error(t, err, name)
 	}
 	_, _, err = DecodeIgnition(bomb, mebibyte)
 	assert.ErrorIs(t, err, errTooMuch)
@@ -163,9 +163,7 @@ func FuzzLoadSnapshot(f *testing.F) {
 			name = "x.yaml"
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 		}
-		source, err := Open(t.Context(), dir, Options{})
-		require.NoError(t, err)
-		defer source.Close()
+		source := open(t, dir)
 		ids, err := source.IDs(t.Context())
 		require.NoError(t, err)
 		for _, id := range ids {
@@ -179,10 +177,7 @@ func FuzzLoadSnapshot(f *testing.F) {
 		require.NoError(t, err)
 		one, two := filepath.Join(t.TempDir(), "s"), filepath.Join(t.TempDir(), "s")
 		require.NoError(t, WriteSnapshot(t.Context(), source, nil, one, SnapshotOptions{}))
-		again, err := Open(t.Context(), one, Options{})
-		require.NoError(t, err)
-		defer again.Close()
-		require.NoError(t, WriteSnapshot(t.Context(), again, nil, two, SnapshotOptions{}))
+		require.NoError(t, WriteSnapshot(t.Context(), open(t, one), nil, two, SnapshotOptions{}))
 		first, second := tree(t, one), tree(t, two)
 		for file, text := range first {
 			if file != SnapshotMarker {

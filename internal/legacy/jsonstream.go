@@ -99,73 +99,102 @@ func (s *jsonStream) value(limit int64) (offset, length int64, text []byte, err 
 	}
 	s.forget()
 	offset = s.offset()
-	var depth int
-	inText, scalar, large := false, false, false
+	var scan valueScan
+	large := false
 	p := 0
 	for {
-		for p < len(s.buf) {
-			c := s.buf[p]
-			if inText {
-				switch c {
-				case '"':
-					inText = false
-					if p++; depth == 0 {
-						return s.cut(offset, p, large, limit)
-					}
-				case '\\':
-					for p+1 >= len(s.buf) {
-						if !s.more() {
-							return 0, 0, nil, s.fail("unexpected end of a string")
-						}
-					}
-					p += 2
-				default:
-					p++
-				}
-				continue
-			}
-			switch c {
-			case '"':
-				if scalar {
-					return s.cut(offset, p, large, limit)
-				}
-				inText = true
-			case '{', '[':
-				if scalar {
-					return s.cut(offset, p, large, limit)
-				}
-				depth++
-			case '}', ']':
-				if depth == 0 {
-					return s.cut(offset, p, large, limit)
-				}
-				if depth--; depth == 0 {
-					return s.cut(offset, p+1, large, limit)
-				}
-			case ' ', '\t', '\n', '\r', ',', ':':
-				if depth == 0 {
-					return s.cut(offset, p, large, limit)
-				}
-			default:
-				scalar = scalar || depth == 0
-			}
-			p++
+		n, done := scan.over(s.buf[p:])
+		p += n
+		if done {
+			return s.cut(offset, p, large, limit)
 		}
 		if s.base+int64(p)-offset > limit {
 			// Too large to keep: go on to its end, so that what follows is still read.
 			large = true
-			s.pos = min(p, len(s.buf))
+			s.pos = p
 			s.forget()
 			p = 0
 		}
-		if !s.more() {
-			if scalar && errors.Is(s.err, io.EOF) {
-				return s.cut(offset, p, large, limit)
+		if s.more() {
+			continue
+		}
+		switch {
+		case scan.scalar && errors.Is(s.err, io.EOF):
+			return s.cut(offset, p, large, limit)
+		case scan.escaped:
+			return 0, 0, nil, s.fail("unexpected end of a string")
+		}
+		s.pos = len(s.buf)
+		return 0, 0, nil, s.fail("unexpected end of a value")
+	}
+}
+
+// valueScan looks for the end of a value whose text comes in pieces.
+type valueScan struct {
+	depth  int
+	inText bool
+	// escaped tells that the next byte of the string belongs to a backslash.
+	escaped bool
+	// scalar tells of a number or a word outside of everything: only what follows it shows where it ends.
+	scalar bool
+}
+
+// over goes on over one piece. It returns how many bytes belong to the value, and whether it ends there.
+func (v *valueScan) over(b []byte) (n int, done bool) {
+	for n < len(b) {
+		if v.inText {
+			n += v.text(b[n:])
+			if !v.inText && v.depth == 0 {
+				return n, true
 			}
-			s.pos = len(s.buf)
-			return 0, 0, nil, s.fail("unexpected end of a value")
+			continue
+		}
+		switch b[n] {
+		case '"':
+			if v.scalar {
+				return n, true
+			}
+			v.inText = true
+		case '{', '[':
+			if v.scalar {
+				return n, true
+			}
+			v.depth++
+		case '}', ']':
+			if v.depth == 0 {
+				return n, true
+			}
+			if v.depth--; v.depth == 0 {
+				return n + 1, true
+			}
+		case ' ', '\t', '\n', '\r', ',', ':':
+			if v.depth == 0 {
+				return n, true
+			}
+		default:
+			v.scalar = v.scalar || v.depth == 0
+		}
+		n++
+	}
+	return n, false
+}
+
+// text goes on over the inside of a string, up to and with its closing quote.
+func (v *valueScan) text(b []byte) int {
+	escaped := v.escaped
+	for i, c := range b {
+		switch {
+		case escaped:
+			escaped = false
+		case c == '"':
+			v.inText, v.escaped = false, false
+			return i + 1
+		case c == '\\':
+			escaped = true
 		}
 	}
+	v.escaped = escaped
+	return len(b)
 }
 
 // cut ends a value at p.
@@ -243,24 +272,27 @@ func check(text string) error {
 	return nil
 }
 
+// next moves to the next part of the list or object at hand; false when the mark that ends it was there instead.
+func (s *jsonStream) next(end byte, first bool, what string) (bool, error) {
+	c, ok := s.peek()
+	switch {
+	case !ok:
+		return false, s.fail("unexpected end of %s", what)
+	case c == end:
+		s.pos++
+		return false, nil
+	case !first:
+		return true, s.expect(',')
+	}
+	return true, nil
+}
+
 // list reads the elements of the list at hand.
 func (s *jsonStream) list(limit int64, found func(jsonItem)) error {
 	s.pos++
 	for first := true; ; first = false {
-		c, ok := s.peek()
-		switch {
-		case !ok:
-			return s.fail("unexpected end of a list")
-		case c == ']' && first:
-			s.pos++
-			return nil
-		case !first && c == ']':
-			s.pos++
-			return nil
-		case !first:
-			if err := s.expect(','); err != nil {
-				return err
-			}
+		if more, err := s.next(']', first, "a list"); err != nil || !more {
+			return err
 		}
 		offset, length, text, err := s.value(limit)
 		if err != nil {
@@ -290,87 +322,90 @@ func (s *jsonStream) list(limit int64, found func(jsonItem)) error {
 
 // object reads the object at hand, which is a Kubernetes object, a list of such, or something else.
 func (s *jsonStream) object(limit int64, found func(jsonItem)) error {
-	var p pieces
-	var items []jsonItem
-	isList := false
 	s.forget()
-	start := s.offset()
-	var total int64 // without the items
-	if err := s.expect('{'); err != nil {
-		return err
-	}
+	o := streamedObject{start: s.offset()}
+	s.pos++
 	for first := true; ; first = false {
-		c, ok := s.peek()
-		if !ok {
-			return s.fail("unexpected end of an object")
-		}
-		if c == '}' {
-			s.pos++
-			break
-		}
-		if !first {
-			if err := s.expect(','); err != nil {
-				return err
-			}
-			if c, ok := s.peek(); !ok || c != '"' {
-				return s.fail("expected a key")
-			}
-		}
-		_, length, text, err := s.value(limit)
+		more, err := s.next('}', first, "an object")
 		if err != nil {
 			return err
 		}
-		total += length
-		if err := check(string(text)); err != nil || len(text) == 0 || text[0] != '"' {
-			return s.fail("expected a key")
-		}
-		key := decodeText(string(text))
-		if err := s.expect(':'); err != nil {
-			return err
-		}
-		if c, ok := s.peek(); ok && c == '[' && key == "items" {
-			isList = true
-			if err := s.list(limit, func(item jsonItem) { items = append(items, item) }); err != nil {
-				return err
-			}
-			continue
-		}
-		offset, length, text, err := s.value(limit)
-		if err != nil {
-			return err
-		}
-		total += length
-		if text == nil {
-			continue // total is now beyond the limit
-		}
-		value := string(text)
-		if err := check(value); err != nil {
-			return &offsetError{offset: offset, err: err}
-		}
-		if field := p.field(key); field != nil {
-			*field = strings.Clone(value)
-		}
-	}
-	kind := decodeText(p.kind)
-	if isList && strings.HasSuffix(kind, "List") {
-		for _, item := range items {
-			found(item.of(p))
-		}
-		return nil
-	}
-	item := jsonItem{offset: start, length: s.offset() - start}
-	switch {
-	case item.length > limit || total > limit:
-		item.err = errTooLarge
-		item.header, _ = p.header() //nolint:errcheck // the size is the mistake to tell
-	default:
-		item.header, item.err = p.header()
-		if errors.Is(item.err, errNoObject) {
+		if !more {
+			o.tell(s.offset(), limit, found)
 			return nil
 		}
+		if c, ok := s.peek(); !first && (!ok || c != '"') {
+			return s.fail("expected a key")
+		}
+		if err := s.member(&o, limit); err != nil {
+			return err
+		}
+	}
+}
+
+// streamedObject is what is kept of an object while its members go by.
+type streamedObject struct {
+	start  int64
+	pieces pieces
+	isList bool
+	items  []jsonItem
+	// size is the object's without its items.
+	size int64
+}
+
+// member reads a key and its value. Items are read one by one: a list may be larger than any object.
+func (s *jsonStream) member(o *streamedObject, limit int64) error {
+	_, length, text, err := s.value(limit)
+	if err != nil {
+		return err
+	}
+	o.size += length
+	if check(string(text)) != nil || text[0] != '"' {
+		return s.fail("expected a key")
+	}
+	key := decodeText(string(text))
+	if err := s.expect(':'); err != nil {
+		return err
+	}
+	if c, ok := s.peek(); ok && c == '[' && key == "items" {
+		o.isList = true
+		return s.list(limit, func(item jsonItem) { o.items = append(o.items, item) })
+	}
+	offset, length, text, err := s.value(limit)
+	if err != nil {
+		return err
+	}
+	o.size += length
+	if text == nil {
+		return nil // the size is now beyond the limit
+	}
+	value := string(text)
+	if err := check(value); err != nil {
+		return &offsetError{offset: offset, err: err}
+	}
+	if field := o.pieces.field(key); field != nil {
+		*field = strings.Clone(value)
+	}
+	return nil
+}
+
+// tell hands over the object, or the items of a list, once it has ended.
+func (o *streamedObject) tell(end, limit int64, found func(jsonItem)) {
+	if o.isList && strings.HasSuffix(decodeText(o.pieces.kind), "List") {
+		for _, item := range o.items {
+			found(item.of(o.pieces))
+		}
+		return
+	}
+	item := jsonItem{offset: o.start, length: end - o.start}
+	item.header, item.err = o.pieces.header()
+	switch {
+	case item.length > limit || o.size > limit:
+		item.err = errTooLarge // whatever else is wrong
+	case errors.Is(item.err, errNoObject):
+		return
 	}
 	found(item)
-	return nil
 }
 
 // of completes an element of a typed list, such as PodList, whose elements leave out kind and version.

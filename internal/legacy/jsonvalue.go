@@ -140,29 +140,31 @@ func (d *jsonText) skip(depth int) error {
 	}
 }
 
+// next moves to the next part of the object or list at hand; false when the mark that ends it was there instead.
+func (d *jsonText) next(end byte, first bool, article, noun string) (bool, error) {
+	d.space()
+	switch {
+	case d.i >= len(d.s):
+		return false, d.errorf("unexpected end of %s %s", article, noun)
+	case d.s[d.i] == end:
+		d.i++
+		return false, nil
+	case first:
+		return true, nil
+	case d.s[d.i] != ',':
+		return false, d.errorf("expected a comma or the end of the %s", noun)
+	}
+	d.i++
+	d.space()
+	return true, nil
+}
+
 // members calls read with every key of the object at hand; read must consume the value.
 func (d *jsonText) members(read func(key string) error) error {
 	d.i++ // the brace
 	for first := true; ; first = false {
-		d.space()
-		if d.i >= len(d.s) {
-			return d.errorf("unexpected end of an object")
-		}
-		if d.s[d.i] == '}' && first {
-			d.i++
-			return nil
-		}
-		if !first {
-			switch d.s[d.i] {
-			case '}':
-				d.i++
-				return nil
-			case ',':
-				d.i++
-				d.space()
-			default:
-				return d.errorf("expected a comma or the end of the object")
-			}
+		if more, err := d.next('}', first, "an", "object"); err != nil || !more {
+			return err
 		}
 		if d.i >= len(d.s) || d.s[d.i] != '"' {
 			return d.errorf("expected a key")
@@ -172,10 +174,9 @@ func (d *jsonText) members(read func(key string) error) error {
 			return err
 		}
 		d.space()
-		if d.i >= len(d.s) || d.s[d.i] != ':' {
+		if !d.accept(':') {
 			return d.errorf("expected a colon")
 		}
-		d.i++
 		if err := read(key); err != nil {
 			return err
 		}
@@ -186,29 +187,31 @@ func (d *jsonText) members(read func(key string) error) error {
 func (d *jsonText) elements(read func() error) error {
 	d.i++ // the bracket
 	for first := true; ; first = false {
-		d.space()
-		if d.i >= len(d.s) {
-			return d.errorf("unexpected end of a list")
-		}
-		if d.s[d.i] == ']' && first {
-			d.i++
-			return nil
-		}
-		if !first {
-			switch d.s[d.i] {
-			case ']':
-				d.i++
-				return nil
-			case ',':
-				d.i++
-			default:
-				return d.errorf("expected a comma or the end of the list")
-			}
+		if more, err := d.next(']', first, "a", "list"); err != nil || !more {
+			return err
 		}
 		if err := read(); err != nil {
 			return err
 		}
 	}
+}
+
+// accept consumes a character if it is the next one.
+func (d *jsonText) accept(c byte) bool {
+	if d.i >= len(d.s) || d.s[d.i] != c {
+		return false
+	}
+	d.i++
+	return true
+}
+
+// digits consumes digits and tells whether there were any.
+func (d *jsonText) digits() bool {
+	from := d.i
+	for d.i < len(d.s) && d.s[d.i] >= '0' && d.s[d.i] <= '9' {
+		d.i++
+	}
+	return d.i > from
 }
 
 func (d *jsonText) word(word string) error {
@@ -221,42 +224,27 @@ func (d *jsonText) word(word string) error {
 
 // number follows the grammar strictly: what is no JSON number is an error, not a guess.
 func (d *jsonText) number() (any, error) {
-	start, integer := d.i, true
-	digits := func() bool {
-		from := d.i
-		for d.i < len(d.s) && d.s[d.i] >= '0' && d.s[d.i] <= '9' {
-			d.i++
-		}
-		return d.i > from
-	}
-	if d.i < len(d.s) && d.s[d.i] == '-' {
-		d.i++
-	}
-	zero := d.i < len(d.s) && d.s[d.i] == '0'
+	start := d.i
+	d.accept('-')
 	from := d.i
-	if !digits() || (zero && d.i-from > 1) {
+	if !d.digits() || (d.s[from] == '0' && d.i-from > 1) {
 		d.i = start
 		return nil, d.errorf("unexpected character")
 	}
-	if d.i < len(d.s) && d.s[d.i] == '.' {
-		d.i++
-		integer = false
-		if !digits() {
-			return nil, d.errorf("expected digits after the decimal point")
-		}
+	whole := d.i
+	if d.accept('.') && !d.digits() {
+		return nil, d.errorf("expected digits after the decimal point")
 	}
-	if d.i < len(d.s) && (d.s[d.i] == 'e' || d.s[d.i] == 'E') {
-		d.i++
-		integer = false
-		if d.i < len(d.s) && (d.s[d.i] == '+' || d.s[d.i] == '-') {
-			d.i++
+	if d.accept('e') || d.accept('E') {
+		if !d.accept('+') {
+			d.accept('-')
 		}
-		if !digits() {
+		if !d.digits() {
 			return nil, d.errorf("expected digits in the exponent")
 		}
 	}
 	text := d.s[start:d.i]
-	if integer {
+	if d.i == whole {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return n, nil
 		}
@@ -375,7 +363,7 @@ func unescape(raw string) string {
 // unicodeEscape resolves \uXXXX, also as a surrogate pair, and returns how much of the text it took.
 func unicodeEscape(s string) (r rune, size int) {
 	hex := func(s string) rune {
-		n, _ := strconv.ParseUint(s[2:6], 16, 16) //nolint:errcheck // rawText has checked the digits
+		n, _ := strconv.ParseUint(s[2:6], 16, 16) // rawText has checked the digits
 		return rune(n)
 	}
 	r = hex(s)

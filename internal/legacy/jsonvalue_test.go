@@ -21,7 +21,7 @@ func TestJSONThatIsNotJSONIsRefused(t *testing.T) {
 		`"`, `"\`, `"\x"`, `"\u12"`, `"\u12g4"`, "\"a\nb\"", "1 2", `{} {}`, `'a'`, "1e999", "\x00",
 	} {
 		_, err := decodeJSON(text)
-		assert.Error(t, err, "%q", text)
+		require.Error(t, err, "%q", text)
 		d := jsonText{s: text}
 		if err := d.skip(0); err == nil {
 			d.space()
@@ -35,7 +35,7 @@ func TestNestingIsLimited(t *testing.T) {
 	for _, text := range []string{strings.Repeat("[", 1e6), strings.Repeat(`{"a":`, 1e6)} {
 		_, err := decodeJSON(text)
 		var deep *depthError
-		assert.ErrorAs(t, err, &deep)
+		require.ErrorAs(t, err, &deep)
 		err = scanJSON(strings.NewReader(text+"1"+strings.Repeat("]", 1e6)), 64*mebibyte, func(jsonItem) {})
 		assert.Error(t, err)
 	}
@@ -142,7 +142,7 @@ func TestReadingErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken disk")
 	err := scanJSON(iotest.ErrReader(broken), mebibyte, func(jsonItem) {})
-	assert.ErrorIs(t, err, broken)
+	require.ErrorIs(t, err, broken)
 	err = scanJSON(strings.NewReader(`[{"apiVersion":"v1"`), mebibyte, func(jsonItem) {})
 	assert.ErrorContains(t, err, "unexpected end")
 }

@@ -178,27 +178,10 @@ const (
 // homeOf tells which cluster an object outside workload clusters belongs to, as far as the object itself says; the answer for a
 // namespaced object is only asked for when its namespace is none of a cluster.
 func homeOf(h header) string {
+	if home, ok := legacyHome(h); ok {
+		return home
+	}
 	switch h.ref.Kind {
-	case "KVMConfig":
-		if group(h.ref.APIVersion) == groupProvider {
-			return first(h.named, h.ref.Name)
-		}
-	case "KVMClusterConfig":
-		if group(h.ref.APIVersion) == groupCore {
-			return first(h.named, h.labels[labelCluster], strings.TrimSuffix(h.ref.Name, "-kvm-cluster-config"))
-		}
-	case "FlannelConfig":
-		if group(h.ref.APIVersion) == groupCore {
-			return first(h.named, h.labels[labelCluster], h.labels[labelClusterOld], h.ref.Name)
-		}
-	case "CertConfig":
-		if group(h.ref.APIVersion) == groupCore {
-			return first(h.labels[labelCluster], h.labels[labelClusterOld], h.named)
-		}
-	case "Release", "StorageConfig":
-		if isLegacy(h.ref) {
-			return ""
-		}
 	case "Namespace":
 		return h.ref.Name
 	case "PersistentVolume":
@@ -211,6 +194,24 @@ func homeOf(h header) string {
 		}
 	}
 	return first(h.labels[labelCluster], h.labels[labelClusterOld], h.labels[labelClusterCAPI])
+}
+
+// legacyHome is homeOf for the kinds of the legacy platform that have a way of their own to say it.
+func legacyHome(h header) (home string, ok bool) {
+	if !isLegacy(h.ref) {
+		return "", false
+	}
+	switch h.ref.Kind + "." + group(h.ref.APIVersion) {
+	case "KVMConfig." + groupProvider:
+		return first(h.named, h.ref.Name), true
+	case "KVMClusterConfig." + groupCore:
+		return first(h.named, h.labels[labelCluster], strings.TrimSuffix(h.ref.Name, "-kvm-cluster-config")), true
+	case "FlannelConfig." + groupCore:
+		return first(h.named, h.labels[labelCluster], h.labels[labelClusterOld], h.ref.Name), true
+	case "CertConfig." + groupCore:
+		return first(h.labels[labelCluster], h.labels[labelClusterOld], h.named), true
+	}
+	return "", h.ref.Kind == "Release" || h.ref.Kind == "StorageConfig" // shared by all clusters
 }
 
 // isVMPod tells the pods a VM runs in.

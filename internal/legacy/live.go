@@ -102,59 +102,79 @@ func (l *live) Load(ctx context.Context, id string) (*Cluster, error) {
 }
 
 func (l *live) loadCluster(ctx context.Context, id string, brief bool) (*Cluster, error) {
-	in := input{id: id, brief: brief, opts: l.opts}
-	var wanted []listKey
-	byName := map[string]kind{}
-	for _, k := range kinds() {
-		byName[k.name] = k
-		if (brief && !inBrief(Ref{Kind: k.name}) && k.where != inService) || k.name == "Node" || k.name == "CustomResourceDefinition" {
-			continue
-		}
-		switch k.where {
-		case inNamespace:
-			wanted = append(wanted, listKey{k.name, id})
-		case inDefault:
-			wanted = append(wanted, listKey{k.name, "default"})
-		case inBoth:
-			wanted = append(wanted, listKey{k.name, "default"}, listKey{k.name, id})
-		case inService:
-			wanted = append(wanted, listKey{k.name, l.opts.StorageConfig.Namespace})
-		case everywhere:
-			wanted = append(wanted, listKey{k.name, ""})
-		case nowhere, inOrganization:
-		}
-	}
-	ids, err := l.IDs(ctx)
+	c, err := l.picture(ctx, id, brief)
 	if err != nil {
 		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
 	}
-	if !slices.Contains(ids, id) {
-		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), ErrNotFound)
+	return c, nil
+}
+
+// picture follows the steps of Load; a brief one leaves out what an inventory does not need.
+func (l *live) picture(ctx context.Context, id string, brief bool) (*Cluster, error) {
+	ids, err := l.IDs(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if err := l.collect(ctx, &in, byName, wanted); err != nil {
-		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
+	if !slices.Contains(ids, id) {
+		return nil, ErrNotFound
+	}
+	in := input{id: id, brief: brief, opts: l.opts}
+	if err := l.collect(ctx, &in, l.clusterLists(id, brief)); err != nil {
+		return nil, err
 	}
 	if organization := organizationOf(in.objects, id); organization != "" {
-		wanted = nil
-		for _, k := range kinds() {
-			if k.where == inOrganization && (!brief || inBrief(Ref{Kind: k.name})) {
-				wanted = append(wanted, listKey{k.name, "org-" + organization})
-			}
-		}
-		if !brief {
-			wanted = append(wanted, listKey{"Secret", "org-" + organization})
-		}
-		if err := l.collect(ctx, &in, byName, wanted); err != nil {
-			return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
+		if err := l.collect(ctx, &in, organizationLists(organization, brief)); err != nil {
+			return nil, err
 		}
 	}
 	c := assemble(in)
 	if l.opts.WorkloadReader != nil && !brief {
 		if err := l.lookInside(ctx, c); err != nil {
-			return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
+			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// wantedList is a kind and a namespace to list it in.
+type wantedList struct {
+	kind      kind
+	namespace string
+}
+
+// clusterLists are the lists to read before the organization is known.
+func (l *live) clusterLists(id string, brief bool) []wantedList {
+	var wanted []wantedList
+	for _, k := range kinds() {
+		if (brief && !inBrief(Ref{Kind: k.name}) && k.where != inService) || k.name == "Node" || k.name == "CustomResourceDefinition" {
+			continue
+		}
+		switch k.where {
+		case inNamespace:
+			wanted = append(wanted, wantedList{k, id})
+		case inDefault:
+			wanted = append(wanted, wantedList{k, "default"})
+		case inBoth:
+			wanted = append(wanted, wantedList{k, "default"}, wantedList{k, id})
+		case inService:
+			wanted = append(wanted, wantedList{k, l.opts.StorageConfig.Namespace})
+		case everywhere:
+			wanted = append(wanted, wantedList{k, ""})
+		case nowhere, inOrganization:
+		}
+	}
+	return wanted
+}
+
+// organizationLists are the lists to read in the organization's namespace: what Cluster API has there, and its Secrets.
+func organizationLists(organization string, brief bool) []wantedList {
+	var wanted []wantedList
+	for _, k := range kinds() {
+		if (k.where == inOrganization && (!brief || inBrief(Ref{Kind: k.name}))) || (k.name == "Secret" && !brief) {
+			wanted = append(wanted, wantedList{k, "org-" + organization})
+		}
+	}
+	return wanted
 }
 
 // organizationOf reads the owner from the raw KVMConfig; assemble does it again, with all the other records at hand.
@@ -170,24 +190,23 @@ func organizationOf(objects []object, id string) string {
 
 // collect runs lists side by side and adds what belongs to the cluster. Only a cancelled context is an error: a list that fails
 // is a problem, because the rest of the picture is still worth having.
-func (l *live) collect(ctx context.Context, in *input, byName map[string]kind, wanted []listKey) error {
+func (l *live) collect(ctx context.Context, in *input, wanted []wantedList) error {
 	found := make([]listed, len(wanted))
 	errs := make([]error, len(wanted))
 	var wg sync.WaitGroup
-	for i, key := range wanted {
+	for i, want := range wanted {
 		wg.Go(func() {
-			found[i], errs[i] = l.list(ctx, byName[key.kind], key.namespace, key.namespace != in.id)
+			found[i], errs[i] = l.list(ctx, want.kind, want.namespace, want.namespace != in.id)
 		})
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	for i, key := range wanted {
-		k := byName[key.kind]
-		where := ""
-		if key.namespace != "" {
-			where = " in namespace " + key.namespace
+	for i, want := range wanted {
+		k, where := want.kind, ""
+		if want.namespace != "" {
+			where = " in namespace " + want.namespace
 		}
 		switch {
 		case errs[i] != nil:
@@ -195,7 +214,7 @@ func (l *live) collect(ctx context.Context, in *input, byName map[string]kind, w
 		case found[i].unserved && k.legacy:
 			in.problems = append(in.problems, problem(ProblemLegacyKindUnserved, k.plural, "", "the management cluster does not serve %s.%s", k.plural, k.versions[0].Group))
 		}
-		own := key.namespace == in.id
+		own := want.namespace == in.id
 		switch {
 		case k.where == inService:
 			in.service = serviceRecords(found[i].objects, l.opts.StorageConfig)[in.id]

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -99,7 +100,7 @@ func TestTheLivePictureEqualsTheSnapshots(t *testing.T) {
 			return nodes[c.ID], nil
 		},
 	})
-	defer source.Close()
+	defer func() { assert.NoError(t, source.Close()) }()
 	assert.Equal(t, "live https://mc.example.test", source.Describe())
 	ids, err := source.IDs(t.Context())
 	require.NoError(t, err)
@@ -243,10 +244,10 @@ func TestLongListsComeInPages(t *testing.T) {
 			return apierrors.NewResourceExpired("the continue token is too old")
 		}
 		for i := at; i < min(at+int(o.Limit), 5); i++ {
-			list.Items = append(list.Items, pod(fmt.Sprint(i)))
+			list.Items = append(list.Items, pod(strconv.Itoa(i)))
 		}
 		if at+int(o.Limit) < 5 {
-			list.SetContinue(fmt.Sprint(at + int(o.Limit)))
+			list.SetContinue(strconv.Itoa(at + int(o.Limit)))
 		}
 		return nil
 	}}

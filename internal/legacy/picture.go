@@ -42,6 +42,9 @@ type Doc[T any] struct {
 	Object T
 }
 
+// KVMConfig is the object that describes a legacy cluster. Its name here spares readers of pictures the import of the old API.
+type KVMConfig = providerv1alpha1.KVMConfig
+
 // Role is the part a node plays.
 type Role string
 
@@ -58,7 +61,7 @@ type Cluster struct {
 	ID           string
 	Organization string
 
-	Config        *Doc[providerv1alpha1.KVMConfig]
+	Config        *Doc[KVMConfig]
 	ClusterConfig *Doc[corev1alpha1.KVMClusterConfig]
 	Flannel       *Doc[corev1alpha1.FlannelConfig]
 	Release       *Doc[releasev1alpha1.Release]

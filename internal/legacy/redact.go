@@ -122,44 +122,46 @@ func (r *redactor) object(raw map[string]any) {
 	}
 	switch {
 	case isSecret:
-		secretType := textAt(raw, "type")
-		eachDatum(raw, func(key string, value []byte, valid bool) ([]byte, bool) {
-			if valid && isPublicDatum(secretType, key, value) {
-				return nil, false
-			}
-			return r.datum(value), true
-		})
-		if metadata, ok := raw["metadata"].(map[string]any); ok {
-			r.walk(metadata)
-		}
-		return
+		r.secret(raw)
+		r.walk(raw["metadata"])
 	case kind == "ConfigMap" && version == "v1":
-		if data, ok := raw["data"].(map[string]any); ok {
-			if userData, ok := data["user_data"].(string); ok {
-				data["user_data"] = r.userData(userData)
-			}
-			for key, value := range data {
-				if text, ok := value.(string); ok && key != "user_data" {
-					data[key] = r.document(text)
-				}
-			}
-		}
-		if data, ok := raw["binaryData"].(map[string]any); ok {
-			r.walk(data)
-		}
-		if metadata, ok := raw["metadata"].(map[string]any); ok {
-			r.walk(metadata)
-		}
-		return
+		r.configMap(raw)
+		r.walk(raw["metadata"])
+	default:
+		r.walk(raw)
 	}
-	r.walk(raw)
+}
+
+// secret redacts the values of a Secret, but for those that are public.
+func (r *redactor) secret(raw map[string]any) {
+	secretType := textAt(raw, "type")
+	eachDatum(raw, func(key string, value []byte, valid bool) ([]byte, bool) {
+		if valid && isPublicDatum(secretType, key, value) {
+			return nil, false
+		}
+		return r.datum(value), true
+	})
+}
+
+// configMap redacts what the values of a ConfigMap may hold: boot data or settings.
+func (r *redactor) configMap(raw map[string]any) {
+	data, _ := raw["data"].(map[string]any)
+	for key, value := range data {
+		text, ok := value.(string)
+		switch {
+		case ok && key == "user_data":
+			data[key] = r.userData(text)
+		case ok:
+			data[key] = r.document(text)
+		}
+	}
+	r.walk(raw["binaryData"])
 }
 
 // applied redacts the copy of an object that kubectl leaves in an annotation.
 func (r *redactor) applied(text string, secret bool) string {
 	object, err := decodeJSONObject(text)
-	switch {
-	case secret || err != nil:
+	if secret || err != nil {
 		return r.digester.Sum([]byte(text))
 	}
 	before, errBefore := encodeJSON(object)

@@ -2,43 +2,26 @@ package legacy
 
 // Refs lists every object of the picture that a plan may rest on.
 func (c *Cluster) Refs() []Ref {
-	var refs []Ref
-	add := func(ref Ref) { refs = append(refs, ref) }
-	if c.Config != nil {
-		add(c.Config.Ref)
-	}
-	if c.ClusterConfig != nil {
-		add(c.ClusterConfig.Ref)
-	}
-	if c.Flannel != nil {
-		add(c.Flannel.Ref)
-	}
-	if c.Release != nil {
-		add(c.Release.Ref)
-	}
+	var found []object
+	found = appendOne(found, c.Config)
+	found = appendOne(found, c.ClusterConfig)
+	found = appendOne(found, c.Flannel)
+	found = appendOne(found, c.Release)
 	if c.Service != nil {
-		add(c.Service.Source)
+		found = append(found, object{ref: c.Service.Source})
 	}
-	if c.Encryption != nil {
-		add(c.Encryption.Ref)
-	}
-	if c.Kubeconfig != nil {
-		add(c.Kubeconfig.Ref)
-	}
-	for i := range c.CertConfigs {
-		add(c.CertConfigs[i].Ref)
-	}
+	found = appendOne(found, c.Encryption)
+	found = appendOne(found, c.Kubeconfig)
+	found = appendAll(found, c.CertConfigs)
 	for _, certificate := range c.Certificates {
-		add(certificate.Secret.Ref)
+		found = appendOne(found, &certificate.Secret)
 	}
-	for i := range c.Deployments {
-		add(c.Deployments[i].Ref)
-	}
-	for i := range c.Pods {
-		add(c.Pods[i].Ref)
-	}
-	for i := range c.ConfigMaps {
-		add(c.ConfigMaps[i].Ref)
+	found = appendAll(found, c.Deployments)
+	found = appendAll(found, c.Pods)
+	found = appendAll(found, c.ConfigMaps)
+	refs := make([]Ref, 0, len(found))
+	for _, o := range found {
+		refs = append(refs, o.ref)
 	}
 	return refs
 }

@@ -175,69 +175,96 @@ func (s *snapshot) insideDir(e *entry) *string {
 // insideHomes decides which cluster each folder workload-cluster belongs to: the one whose KVMConfig lies in or below the folder
 // around it, else the one that folder is named after, else the one whose VM pods are called like the Nodes found inside.
 func (s *snapshot) insideHomes() map[string]string {
-	dirs := map[string]map[string]bool{} // folder -> names of the Nodes inside
-	for i := range s.entries {
-		if dir := s.insideDir(&s.entries[i]); dir != nil {
-			if dirs[*dir] == nil {
-				dirs[*dir] = map[string]bool{}
-			}
-			if e := &s.entries[i]; e.ref.Kind == "Node" {
-				dirs[*dir][e.ref.Name] = true
-			}
-		}
-	}
-	if len(dirs) == 0 {
+	nodes := s.nodesInside()
+	if len(nodes) == 0 {
 		return nil
 	}
-	byConfig := map[string]map[string]bool{}
-	byPod := map[string]string{}
-	for i := range s.entries {
-		e := &s.entries[i]
-		if s.insideDir(e) != nil {
-			continue
-		}
-		if e.vmPod {
-			byPod[e.ref.Name] = e.ref.Namespace
-		}
-		if e.ref.Kind != "KVMConfig" || !isClusterRecord(e.ref) {
-			continue
-		}
-		for dir := path.Dir(s.store.files[e.file].path); ; dir = path.Dir(dir) {
-			if dir == "." {
-				dir = ""
-			}
-			if _, wanted := dirs[dir]; wanted {
-				if byConfig[dir] == nil {
-					byConfig[dir] = map[string]bool{}
-				}
-				byConfig[dir][e.home] = true
-			}
-			if dir == "" {
-				break
-			}
-		}
-	}
+	configs, pods := s.claims(nodes)
 	homes := map[string]string{}
-	for dir, nodes := range dirs {
-		if configs := byConfig[dir]; len(configs) == 1 {
-			homes[dir] = slices.Collect(maps.Keys(configs))[0]
+	for dir := range nodes {
+		if id, ok := configs.single(dir); ok {
+			homes[dir] = id
 			continue
 		}
 		if base := path.Base(dir); slices.Contains(s.ids, base) {
 			homes[dir] = base
 			continue
 		}
-		found := map[string]bool{}
-		for node := range nodes {
-			if id := byPod[node]; id != "" {
-				found[id] = true
+		found := namesByDir{}
+		for node := range nodes[dir] {
+			if id := pods[node]; id != "" {
+				found.add(dir, id)
 			}
 		}
-		if len(found) == 1 {
-			homes[dir] = slices.Collect(maps.Keys(found))[0]
+		if id, ok := found.single(dir); ok {
+			homes[dir] = id
 		}
 	}
 	return homes
+}
+
+// namesByDir are sets of names, by folder.
+type namesByDir map[string]map[string]bool
+
+// add makes sure that a folder is known, and adds a name to it.
+func (n namesByDir) add(dir string, names ...string) {
+	if n[dir] == nil {
+		n[dir] = map[string]bool{}
+	}
+	for _, name := range names {
+		n[dir][name] = true
+	}
+}
+
+// single returns the only name of a folder.
+func (n namesByDir) single(dir string) (string, bool) {
+	for name := range n[dir] {
+		return name, len(n[dir]) == 1
+	}
+	return "", false
+}
+
+// nodesInside returns the folders that hold a folder workload-cluster, with the names of the Nodes inside.
+func (s *snapshot) nodesInside() namesByDir {
+	nodes := namesByDir{}
+	for i := range s.entries {
+		e := &s.entries[i]
+		dir := s.insideDir(e)
+		switch {
+		case dir == nil:
+		case e.ref.Kind == "Node":
+			nodes.add(*dir, e.ref.Name)
+		default:
+			nodes.add(*dir)
+		}
+	}
+	return nodes
+}
+
+// claims returns the clusters whose KVMConfig lies in or below each of the folders, and the cluster of every VM pod.
+func (s *snapshot) claims(dirs namesByDir) (configs namesByDir, pods map[string]string) {
+	configs, pods = namesByDir{}, map[string]string{}
+	for i := range s.entries {
+		e := &s.entries[i]
+		if s.insideDir(e) != nil {
+			continue
+		}
+		if e.vmPod {
+			pods[e.ref.Name] = e.ref.Namespace
+		}
+		if e.ref.Kind != "KVMConfig" || !isClusterRecord(e.ref) {
+			continue
+		}
+		for dir := s.store.files[e.file].path; dir != ""; {
+			if dir = path.Dir(dir); dir == "." {
+				dir = ""
+			}
+			if dirs[dir] != nil {
+				configs.add(dir, e.home)
+			}
+		}
+	}
+	return configs, pods
 }
 
 // assign gives every entry to its cluster, to the management cluster, or to nobody.
@@ -660,6 +687,7 @@ func (s *scanner) lineOf(offset int64) int {
 	}
 }
 
+// yaml reads a YAML file, then decodes its documents one after another.
 func (s *scanner) yaml(r io.Reader, claimed bool) {
 	size := s.store.files[s.file].size
 	if size > s.opts.MaxObjectBytes {
@@ -677,10 +705,11 @@ func (s *scanner) yaml(r io.Reader, claimed bool) {
 		}
 		return
 	}
-	number := 0
+	objects := 0
 	for n, doc := range splitYAML(data) {
+		at := yamlPlace{scanner: s, claimed: claimed, document: n + 1, line: doc.line, objects: &objects}
 		if int64(len(doc.text)) > s.opts.MaxObjectBytes && !bytes.Contains(doc.text, []byte("List\n")) {
-			s.report(ProblemTooLarge, "%s, document %d, line %d: the object is larger than the limit of %d MiB", s.path(), n+1, doc.line, s.opts.MaxObjectBytes/mebibyte)
+			at.tooLarge()
 			continue
 		}
 		value, err := decodeYAML(doc, max(s.opts.MaxObjectBytes, 2*int64(len(doc.text))), func(line int, what string) {
@@ -688,32 +717,51 @@ func (s *scanner) yaml(r io.Reader, claimed bool) {
 				s.report(ProblemDuplicateKey, "%s, document %d, line %d: %s", s.path(), n+1, line, what)
 			}
 		})
-		if err == nil {
-			s.yamlValue(value, "", "", n, doc.line, &number, claimed, 0)
-			continue
-		}
-		if !claimed {
+		switch {
+		case err == nil:
+			at.value(value, "", "", 0)
+		case claimed:
+			at.malformed(err)
+		default:
 			s.result = scanned{} // some text file, after all
 			return
 		}
-		line, what := doc.line, err.Error()
-		if at, ok := errors.AsType[*lineError](err); ok {
-			line, what = at.line, at.what
-		}
-		id := ProblemFileMalformed
-		if _, deep := errors.AsType[*depthError](err); deep || errors.Is(err, errTooMuch) || strings.Contains(what, "aliasing") || strings.Contains(what, "max depth") {
-			id = ProblemHostileDocument
-		}
-		s.report(id, "%s does not parse: document %d, line %d: %s", s.path(), n+1, line, what)
 	}
 }
 
-// yamlValue adds the objects of one decoded document; lists of objects are opened.
-func (s *scanner) yamlValue(value any, apiVersion, kind string, doc, line int, number *int, claimed bool, level int) {
+// yamlPlace is the document of a YAML file that is being read.
+type yamlPlace struct {
+	*scanner
+	claimed        bool
+	document, line int
+	// objects counts those of the file.
+	objects *int
+}
+
+func (p yamlPlace) tooLarge() {
+	p.report(ProblemTooLarge, "%s, document %d, line %d: the object is larger than the limit of %d MiB", p.path(), p.document, p.line, p.opts.MaxObjectBytes/mebibyte)
+}
+
+// malformed reports a document that cannot be decoded, and whether somebody meant it to do harm.
+func (p yamlPlace) malformed(err error) {
+	line, what := p.line, err.Error()
+	if at, ok := errors.AsType[*lineError](err); ok {
+		line, what = at.line, at.what
+	}
+	id := ProblemFileMalformed
+	if _, deep := errors.AsType[*depthError](err); deep || errors.Is(err, errTooMuch) || strings.Contains(what, "aliasing") || strings.Contains(what, "max depth") {
+		id = ProblemHostileDocument
+	}
+	p.report(id, "%s does not parse: document %d, line %d: %s", p.path(), p.document, line, what)
+}
+
+// value adds the objects of one decoded document; lists of objects are opened. Elements of typed lists, such as PodList, leave out
+// kind and version; they get those of their list.
+func (p yamlPlace) value(value any, apiVersion, kind string, level int) {
 	const maxLists = 4
 	if list, ok := value.([]any); ok && level < maxLists {
 		for _, item := range list {
-			s.yamlValue(item, apiVersion, kind, doc, line, number, claimed, level+1)
+			p.value(item, apiVersion, kind, level+1)
 		}
 		return
 	}
@@ -732,37 +780,40 @@ func (s *scanner) yamlValue(value any, apiVersion, kind string, doc, line int, n
 		if itemKind == "" {
 			itemVersion = ""
 		}
-		for _, item := range items {
-			s.yamlValue(item, itemVersion, itemKind, doc, line, number, claimed, level+1)
-		}
+		p.value(items, itemVersion, itemKind, level)
 		return
 	}
+	p.object(raw)
+}
+
+// object adds one object, kept as JSON in memory or, when there is no room, in the spool.
+func (p yamlPlace) object(raw map[string]any) {
 	if raw["apiVersion"] == nil && raw["kind"] == nil {
 		return
 	}
-	*number++
+	*p.objects++
 	encoded, err := encodeJSON(raw)
 	if err != nil {
-		s.report(ProblemFileMalformed, "%s does not parse: document %d, line %d: %s", s.path(), doc+1, line, err)
+		p.report(ProblemFileMalformed, "%s does not parse: document %d, line %d: %s", p.path(), p.document, p.line, err)
 		return
 	}
-	if int64(len(encoded)) > s.opts.MaxObjectBytes {
-		s.report(ProblemTooLarge, "%s, document %d, line %d: the object is larger than the limit of %d MiB", s.path(), doc+1, line, s.opts.MaxObjectBytes/mebibyte)
+	if int64(len(encoded)) > p.opts.MaxObjectBytes {
+		p.tooLarge()
 		return
 	}
-	p, err := piecesOf(string(encoded))
+	found, err := piecesOf(string(encoded))
 	var h header
 	if err == nil {
-		h, err = p.header()
+		h, err = found.header()
 	}
-	s.add(h, err, *number, claimed, func(e *entry) {
-		if s.memory.take(int64(len(encoded))) {
+	p.add(h, err, *p.objects, p.claimed, func(e *entry) {
+		if p.memory.take(int64(len(encoded))) {
 			e.encoded = encoded
 			return
 		}
-		offset, err := s.store.spool.write(encoded)
+		offset, err := p.store.spool.write(encoded)
 		if err != nil {
-			s.report(ProblemFileUnreadable, "%s cannot be kept: %s", s.path(), reason(err))
+			p.report(ProblemFileUnreadable, "%s cannot be kept: %s", p.path(), reason(err))
 		}
 		e.spooled, e.offset, e.length = true, offset, int64(len(encoded))
 	})

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -211,9 +210,7 @@ func TestBrokenFilesAreNamedOrHarmless(t *testing.T) {
 	for _, entry := range entries {
 		t.Run(entry.Name(), func(t *testing.T) {
 			t.Parallel()
-			source, err := Open(t.Context(), filepath.Join(dir, entry.Name()), Options{})
-			require.NoError(t, err)
-			defer source.Close()
+			source := open(t, filepath.Join(dir, entry.Name()))
 			ids, err := source.IDs(t.Context())
 			require.NoError(t, err)
 			for _, id := range ids {
@@ -243,9 +240,7 @@ func laughs() string {
 func TestAYAMLFileLargerThanTheLimitIsNotRead(t *testing.T) {
 	t.Parallel()
 	dir := write(t, map[string]string{"a.yaml": strings.Repeat("# comment\n", 1000), "b.yaml": minimalConfig})
-	source, err := Open(t.Context(), dir, Options{MaxFileBytes: 1000})
-	require.NoError(t, err)
-	defer source.Close()
+	source := openWith(t, dir, Options{MaxFileBytes: 1000})
 	fleet, err := source.Fleet(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{ProblemTooLarge, ProblemNoStorageConfig}, problemIDs(fleet.Problems))
@@ -387,9 +382,7 @@ func TestAnArchiveThatUnpacksToTooMuchIsCut(t *testing.T) {
 		&tar.Header{Typeflag: tar.TypeReg, Name: "a.yaml", PAXRecords: map[string]string{"TEST.content": minimalConfig}},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "bomb.json", PAXRecords: map[string]string{"TEST.content": strings.Repeat(" ", 4*mebibyte)}},
 	)
-	source, err := Open(t.Context(), name, Options{MaxArchiveBytes: mebibyte})
-	require.NoError(t, err)
-	defer source.Close()
+	source := openWith(t, name, Options{MaxArchiveBytes: mebibyte})
 	fleet, err := source.Fleet(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, ProblemTooLarge, fleet.Problems[0].ID)
@@ -422,12 +415,12 @@ func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
 	dir := write(t, map[string]string{"bad.tar.gz": "\x1f\x8bnot gzip"})
 	for _, name := range []string{filepath.Join(dir, "nothing"), filepath.Join(dir, "bad.tar.gz"), os.DevNull} {
 		_, err := Open(t.Context(), name, Options{})
-		assert.Error(t, err, name)
+		require.Error(t, err, name)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := Open(ctx, fixture("al9qy"), Options{})
-	assert.True(t, errors.Is(err, context.Canceled), "%v", err)
+	assert.ErrorIs(t, err, context.Canceled, "%v", err)
 }
 
 func TestWorkloadObjectsFindTheirCluster(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -29,9 +30,10 @@ import (
 const (
 	// SnapshotMarker is the file that makes a directory a snapshot.
 	SnapshotMarker = "snapshot.json"
-	// SnapshotAPIVersion and SnapshotKind are what the marker says of itself.
+	// SnapshotAPIVersion is the version of the marker's format.
 	SnapshotAPIVersion = groupMigration + "/v1alpha1"
-	SnapshotKind       = "Snapshot"
+	// SnapshotKind is the marker's kind.
+	SnapshotKind = "Snapshot"
 
 	managementFolder = "management-cluster"
 )
@@ -58,7 +60,7 @@ var ErrTargetInUse = errors.New("the target exists and is no snapshot")
 
 // WriteSnapshot writes clusters to a directory, or to an archive when the target's name ends in .tar.gz or .tgz. Without ids it
 // writes all clusters of the source. The steps: refuse a target that holds something else, write everything beside it under a
-// temporary name, put it in place by renaming. Two snapshots of the same objects are equal byte for byte.
+// temporary name, wait until it is on the disk, put it in place by renaming. Two snapshots of the same objects are equal byte for byte.
 func WriteSnapshot(ctx context.Context, source Source, ids []string, target string, opts SnapshotOptions) error {
 	target = filepath.Clean(target)
 	if strings.HasSuffix(target, ".tar.gz") || strings.HasSuffix(target, ".tgz") {
@@ -80,34 +82,88 @@ func WriteSnapshot(ctx context.Context, source Source, ids []string, target stri
 	if err != nil {
 		return fmt.Errorf("writing snapshot: %w", err)
 	}
-	err = errors.Join(writeSnapshot(ctx, source, ids, opts, directorySink{root}), root.Close())
-	if err != nil {
+	err = writeSnapshot(ctx, source, ids, opts, directorySink{root})
+	if err == nil {
+		err = syncTree(root)
+	}
+	if err = errors.Join(err, root.Close()); err != nil {
 		return fmt.Errorf("writing snapshot: %w", err)
 	}
-	if !replaced {
-		return placed(os.Rename(work, target))
+	if replaced {
+		err = replaceDirectory(work, target)
+	} else {
+		err = rename(work, target)
 	}
-	// A directory cannot be renamed over another. Should the program die between the two renames, the old one is still there.
-	old, err := os.MkdirTemp(filepath.Dir(target), "."+filepath.Base(target)+".old-*")
-	if err != nil {
-		return fmt.Errorf("writing snapshot: %w", err)
-	}
-	defer os.RemoveAll(old) //nolint:errcheck // best effort; it is only a leftover
-	kept := filepath.Join(old, "snapshot")
-	if err := os.Rename(target, kept); err != nil {
-		return placed(err)
-	}
-	if err := os.Rename(work, target); err != nil {
-		return placed(errors.Join(err, os.Rename(kept, target)))
-	}
-	return nil
-}
-
-func placed(err error) error {
 	if err != nil {
 		return fmt.Errorf("putting the snapshot in place: %w", err)
 	}
 	return nil
+}
+
+// replaceDirectory puts a directory in the place of another, which cannot be renamed over. Should the program die between the two
+// renames, the old one is still there; it goes when the new one is in its place for good.
+func replaceDirectory(work, target string) error {
+	old, err := os.MkdirTemp(filepath.Dir(target), "."+filepath.Base(target)+".old-*")
+	if err != nil {
+		return err
+	}
+	kept := filepath.Join(old, "snapshot")
+	if err := os.Rename(target, kept); err != nil {
+		return errors.Join(err, os.Remove(old))
+	}
+	if err := os.Rename(work, target); err != nil {
+		// Remove, not RemoveAll: what could not be put back must not be lost.
+		return errors.Join(err, os.Rename(kept, target), os.Remove(old))
+	}
+	if err := syncDirectory(filepath.Dir(target)); err != nil {
+		return err
+	}
+	os.RemoveAll(old) //nolint:errcheck,gosec // best effort; it is only a leftover
+	return nil
+}
+
+// rename puts a file or a directory in its place for good.
+func rename(work, target string) error {
+	if err := os.Rename(work, target); err != nil {
+		return err
+	}
+	return syncDirectory(filepath.Dir(target))
+}
+
+// syncDirectory waits until the names in a directory are on the disk.
+func syncDirectory(name string) error {
+	root, err := os.OpenRoot(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // one may write into a directory without reading it, but not sync it
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncEntry(root, "."), root.Close())
+}
+
+// syncTree waits until all files and directories below a root are on the disk. A file system may rename before it writes, and a
+// power cut would then leave a snapshot with its name and without its content.
+func syncTree(root *os.Root) error {
+	return fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return syncEntry(root, name)
+	})
+}
+
+// syncEntry waits until one file or directory is on the disk.
+func syncEntry(root *os.Root, name string) error {
+	opened, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	err = opened.Sync()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
+		err = nil // some network file systems know no such thing for directories
+	}
+	return errors.Join(err, opened.Close())
 }
 
 // checkTarget tells whether a directory is in the way, and refuses it unless it is empty or a snapshot.
@@ -152,7 +208,10 @@ func writeArchiveFile(ctx context.Context, source Source, ids []string, target s
 	if err = errors.Join(err, work.Close()); err != nil {
 		return err
 	}
-	return placed(os.Rename(work.Name(), target))
+	if err := rename(work.Name(), target); err != nil {
+		return fmt.Errorf("putting the snapshot in place: %w", err)
+	}
+	return nil
 }
 
 // checkArchive refuses to replace a file that is no snapshot archive: the marker is its first entry.
@@ -248,57 +307,77 @@ func writeSnapshot(ctx context.Context, source Source, ids []string, opts Snapsh
 		ids = all
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	redacted := !opts.IncludeSecrets
-	for _, id := range ids {
-		if s, ok := source.(*snapshot); ok && s.isRedacted(id) {
-			redacted = true
-		}
+	chosen := ids
+	if slices.Equal(ids, all) {
+		chosen = nil
 	}
-	marker, err := json.MarshalIndent(snapshotMarker{SnapshotAPIVersion, SnapshotKind, opts.ToolVersion, redacted, append([]string{}, ids...)}, "", "  ")
-	if err != nil {
+	w := &snapshotWriter{source: source, opts: opts, to: to, known: newCatalog(), digesters: map[string]*Digester{}}
+	if err := w.marker(ids); err != nil {
 		return err
 	}
-	if err := to.put(SnapshotMarker, append(marker, '\n')); err != nil {
-		return err
-	}
-	digesters := map[string]*Digester{}
-	known := newCatalog()
 	for _, id := range ids {
-		c, err := source.Load(ctx, id)
-		if err != nil {
+		if err := w.cluster(ctx, id); err != nil {
 			return err
-		}
-		digesters[id] = c.Digester()
-		mine, inside := c.objects()
-		if !opts.IncludeSecrets {
-			redactAll(newRedactor(digesters[id]), mine, inside)
-		}
-		if err := putObjects(to, known, folderOf(id), mine); err != nil {
-			return err
-		}
-		if c.Inside != nil {
-			if err := putObjects(to, known, path.Join(folderOf(id), insideFolder), inside); err != nil {
-				return err
-			}
 		}
 	}
 	objects, _, err := from.managementObjects(ctx)
 	if err != nil {
 		return err
 	}
-	chosen := ids
-	if slices.Equal(ids, all) {
-		chosen = nil
+	return w.management(objects, chosen)
+}
+
+// snapshotWriter writes the parts of one snapshot.
+type snapshotWriter struct {
+	source Source
+	opts   SnapshotOptions
+	to     sink
+	known  catalog
+	// digesters are the clusters', by id.
+	digesters map[string]*Digester
+}
+
+// marker says what the snapshot is. It is redacted, too, when a snapshot is written from a redacted one.
+func (w *snapshotWriter) marker(ids []string) error {
+	redacted := !w.opts.IncludeSecrets
+	if s, ok := w.source.(*snapshot); ok {
+		redacted = redacted || slices.ContainsFunc(ids, s.isRedacted)
 	}
+	marker, err := json.MarshalIndent(snapshotMarker{SnapshotAPIVersion, SnapshotKind, w.opts.ToolVersion, redacted, append([]string{}, ids...)}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return w.to.put(SnapshotMarker, append(marker, '\n'))
+}
+
+// cluster writes the folder of one cluster, and what was seen inside it into a folder of its own.
+func (w *snapshotWriter) cluster(ctx context.Context, id string) error {
+	c, err := w.source.Load(ctx, id)
+	if err != nil {
+		return err
+	}
+	w.digesters[id] = c.Digester()
+	mine, inside := c.objects()
+	if !w.opts.IncludeSecrets {
+		redactAll(newRedactor(w.digesters[id]), mine, inside)
+	}
+	if err := putObjects(w.to, w.known, folderOf(id), mine); err != nil || c.Inside == nil {
+		return err
+	}
+	return putObjects(w.to, w.known, path.Join(folderOf(id), insideFolder), inside)
+}
+
+// management writes the folder of the management cluster; chosen are the clusters whose records it keeps, nil for all.
+func (w *snapshotWriter) management(objects []object, chosen []string) error {
 	for i := range objects {
 		slim(objects[i].raw)
 		if objects[i].ref.Kind == "StorageConfig" {
-			redactStorageConfig(objects[i].raw, optionsOf(source).StorageConfig, digesters, chosen, opts.IncludeSecrets)
-		} else if !opts.IncludeSecrets {
+			redactStorageConfig(objects[i].raw, optionsOf(w.source).StorageConfig, w.digesters, chosen, w.opts.IncludeSecrets)
+		} else if !w.opts.IncludeSecrets {
 			newRedactor(&Digester{}).object(objects[i].raw)
 		}
 	}
-	return putObjects(to, known, managementFolder, objects)
+	return putObjects(w.to, w.known, managementFolder, objects)
 }
 
 func optionsOf(source Source) Options {

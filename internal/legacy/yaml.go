@@ -116,20 +116,7 @@ func plainValue(value any, depth int, budget *int64) (any, error) {
 	}
 	switch v := value.(type) {
 	case map[any]any:
-		object := make(map[string]any, len(v))
-		for key, item := range v {
-			name, err := keyName(key)
-			if err != nil {
-				return nil, err
-			}
-			if *budget -= int64(len(name)); *budget < 0 {
-				return nil, errTooMuch
-			}
-			if object[name], err = plainValue(item, depth+1, budget); err != nil {
-				return nil, err
-			}
-		}
-		return object, nil
+		return plainObject(v, depth, budget)
 	case []any:
 		list := make([]any, len(v))
 		for i, item := range v {
@@ -155,6 +142,23 @@ func plainValue(value any, depth int, budget *int64) (any, error) {
 	default:
 		return nil, fmt.Errorf("decoding a value of type %T: no such type in JSON", value)
 	}
+}
+
+func plainObject(mapping map[any]any, depth int, budget *int64) (any, error) {
+	object := make(map[string]any, len(mapping))
+	for key, item := range mapping {
+		name, err := keyName(key)
+		if err != nil {
+			return nil, err
+		}
+		if *budget -= int64(len(name)); *budget < 0 {
+			return nil, errTooMuch
+		}
+		if object[name], err = plainValue(item, depth+1, budget); err != nil {
+			return nil, err
+		}
+	}
+	return object, nil
 }
 
 // jsonNumber gives a float the value it has after a trip through JSON text: 16.0 is written as 16 and read as an integer.

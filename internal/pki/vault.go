@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// DefaultVaultKeyField and DefaultVaultCertificateField are the fields of the platform's own path.
-	DefaultVaultKeyField         = "private_key"
+	// DefaultVaultKeyField is the field that holds the CA's key at the platform's own path.
+	DefaultVaultKeyField = "private_key"
+	// DefaultVaultCertificateField is the one that holds its certificate.
 	DefaultVaultCertificateField = "certificate"
 
 	vaultTimeout = 30 * time.Second

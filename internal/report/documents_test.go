@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -295,7 +296,7 @@ func planOf15Nodes() *plan.Plan {
 			plan.Object{Action: plan.Replace, Object: "Node/" + node, Phase: "workers"})
 		for _, leaf := range []string{"memory", "cpus", "disk", "dockerVolumeSizeGB", "hostVolumes", "id", "labels", "taints", "zone", "iscsi", "mac", "storageClass", "image", "ntp", "dns", "sshKey"} {
 			p.Fields = append(p.Fields, plan.Field{
-				Source: "KVMConfig/default/b4n9x", Path: fmt.Sprintf("spec.kvm.workers[%d].%s", i+3, leaf), Value: fmt.Sprint(i * 7), Disposition: plan.Mapped,
+				Source: "KVMConfig/default/b4n9x", Path: fmt.Sprintf("spec.kvm.workers[%d].%s", i+3, leaf), Value: strconv.Itoa(i * 7), Disposition: plan.Mapped,
 				Targets: []string{"KVMMachineTemplate spec.template.spec." + leaf}, Rule: "vm-" + leaf,
 			})
 		}

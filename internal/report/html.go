@@ -280,7 +280,7 @@ func viewPlan(p *plan.Plan, o Options) *planPage {
 		v.TimeNote = capital(noEstimate) + "."
 	}
 	for i, ph := range p.Phases {
-		s := stop{Number: i + 1, Title: cmp.Or(ph.Title, ph.Name), Moves: ph.Disruptive, Final: ph.PointOfNoReturn != "" || !ph.Reversible}
+		s := stop{Number: i + 1, Title: cmp.Or(ph.Title, ph.Name), Moves: ph.Disruptive, Final: ph.PointOfNoReturn != ""}
 		if ph.Estimate != nil {
 			s.Estimate = estimate(ph.Estimate)
 		}
@@ -370,7 +370,7 @@ func checkIssue(r check.Result, o Options) issue {
 }
 
 func findingIssues(findings []finding.Finding) []issue {
-	var out []issue
+	out := make([]issue, 0, len(findings))
 	for _, f := range findings {
 		out = append(out, issue{Mark: severityMark(f.Severity), ID: f.ID, Title: f.Message, Where: joinNonEmpty(" ", f.Object, f.Path), Hint: f.Hint})
 	}
@@ -378,8 +378,9 @@ func findingIssues(findings []finding.Finding) []issue {
 }
 
 func viewCategories(results []check.Result, open bool, o Options) []categoryView {
-	var out []categoryView
-	for _, c := range categories(results) {
+	all := categories(results)
+	out := make([]categoryView, 0, len(all))
+	for _, c := range all {
 		v := categoryView{Name: c.Name, Sum: sumUp(checkCounts(summarise(c.Results)), " · "), Open: open}
 		for _, r := range c.Results {
 			v.Issues = append(v.Issues, checkIssue(r, o))
@@ -390,7 +391,7 @@ func viewCategories(results []check.Result, open bool, o Options) []categoryView
 }
 
 func acceptedFacts(all []check.Accepted, o Options) []fact {
-	var out []fact
+	out := make([]fact, 0, len(all))
 	for _, a := range all {
 		out = append(out, fact{a.ID, strings.TrimPrefix(acceptedText(a, o), "accepted: ")})
 	}

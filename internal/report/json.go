@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -17,19 +16,20 @@ func renderJSON[T any](w io.Writer, doc *T, _ Options) error {
 // writeJSON writes doc as indented JSON. Characters that would act on a terminal are written as \u escapes, which mean the
 // same to every reader of JSON. With html, so are <, > and &, and nothing else differs.
 func writeJSON(w io.Writer, doc any, html bool) error {
-	out := bufio.NewWriter(w)
-	enc := json.NewEncoder(&escapingWriter{out: out})
+	var out bytes.Buffer
+	enc := json.NewEncoder(&escapingWriter{out: &out})
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(html)
 	if err := enc.Encode(doc); err != nil {
 		return fmt.Errorf("encoding JSON: %w", err)
 	}
-	return out.Flush()
+	_, err := w.Write(out.Bytes())
+	return err
 }
 
 // escapingWriter escapes unsafe characters in JSON. Outside of strings JSON has none, so no parsing is needed. The encoder
 // hands over a document in one piece, so a character is never split.
-type escapingWriter struct{ out *bufio.Writer }
+type escapingWriter struct{ out *bytes.Buffer }
 
 func (e *escapingWriter) Write(p []byte) (int, error) {
 	start := 0
@@ -40,19 +40,17 @@ func (e *escapingWriter) Write(p []byte) (int, error) {
 		}
 		r, size := utf8.DecodeRune(p[i:])
 		if unsafeRune(r) {
-			e.out.Write(p[start:i]) //nolint:errcheck // bufio keeps the first error until Flush.
+			e.out.Write(p[start:i])
 			writeEscape(e.out, r)
 			start = i + size
 		}
 		i += size
 	}
-	if _, err := e.out.Write(p[start:]); err != nil {
-		return 0, err
-	}
+	e.out.Write(p[start:])
 	return len(p), nil
 }
 
-func writeEscape(w io.Writer, r rune) {
+func writeEscape(w *bytes.Buffer, r rune) {
 	if r >= 0x10000 {
 		r -= 0x10000
 		fmt.Fprintf(w, `\u%04x\u%04x`, 0xd800+(r>>10), 0xdc00+(r&0x3ff))

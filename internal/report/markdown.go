@@ -14,12 +14,8 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
-const (
-	// markdownLimit is what issue trackers accept as one comment.
-	markdownLimit = 60_000
-	// markdownTable is the widest a table row may be in the source.
-	markdownTable = 100
-)
+// markdownLimit is what issue trackers accept as one comment.
+const markdownLimit = 60_000
 
 func markdownPlan(w io.Writer, doc *plan.Plan, o Options) error {
 	if o.Audience == Customer {
@@ -42,35 +38,9 @@ func markdownPlan(w io.Writer, doc *plan.Plan, o Options) error {
 	m.phases(doc, positions)
 	m.decisions(doc.Findings, func(f finding.Finding) string { return today(doc, f) })
 	m.attention(doc.Checks, doc.Findings)
-	if n := doc.Summary.Translation; n.Read > 0 {
-		m.heading("Translation")
-		m.line(fmt.Sprintf("%s read: %d mapped, %d derived, %d dropped with reason, %d to decide.", plural(n.Read, "field"), n.Mapped, n.Derived, n.Dropped, n.Decide))
-		if !addsUp(doc) {
-			m.line(fmt.Sprintf("**Does not add up**: %d listed.", len(doc.Fields)))
-		}
-	}
+	m.translation(doc)
 	m.drift(doc.Drift)
-	if len(doc.Phases) > 0 {
-		m.heading("Way back")
-		final := "every phase can be undone"
-		if i, ok := pointOfNoReturn(doc); ok {
-			final = prose(phaseNames(doc, []int{i}))
-		}
-		m.item("Not reversible after: " + final)
-		m.item("Disruptive: " + cmp.Or(prose(phaseNames(doc, disruptivePhases(doc))), "nothing"))
-		for _, i := range positions {
-			ph := doc.Phases[i]
-			switch {
-			case ph.PointOfNoReturn != "":
-				m.item(code(ph.Name) + ": point of no return: " + prose(ph.PointOfNoReturn))
-			case ph.Undo != "":
-				m.item(code(ph.Name) + ": " + prose(ph.Undo))
-			}
-			if ph.Gate != "" {
-				m.item(code(ph.Name) + " needs the approval " + code(ph.Gate))
-			}
-		}
-	}
+	m.wayBack(doc, positions)
 	m.accepted(doc.Accepted)
 
 	advice, command := nextStep(doc)
@@ -141,6 +111,45 @@ func (m *markdown) phases(doc *plan.Plan, positions []int) {
 	}
 }
 
+// translation sums up what became of the legacy fields.
+func (m *markdown) translation(doc *plan.Plan) {
+	n := doc.Summary.Translation
+	if n.Read == 0 {
+		return
+	}
+	m.heading("Translation")
+	m.line(fmt.Sprintf("%s read: %d mapped, %d derived, %d dropped with reason, %d to decide.", plural(n.Read, "field"), n.Mapped, n.Derived, n.Dropped, n.Decide))
+	if !addsUp(doc) {
+		m.line(fmt.Sprintf("**Does not add up**: %d listed.", len(doc.Fields)))
+	}
+}
+
+// wayBack says how far the plan can be undone, and phase by phase how.
+func (m *markdown) wayBack(doc *plan.Plan, positions []int) {
+	if len(doc.Phases) == 0 {
+		return
+	}
+	m.heading("Way back")
+	final := "every phase can be undone"
+	if i, ok := pointOfNoReturn(doc); ok {
+		final = prose(phaseNames(doc, []int{i}))
+	}
+	m.item("Not reversible after: " + final)
+	m.item("Disruptive: " + cmp.Or(prose(phaseNames(doc, disruptivePhases(doc))), "nothing"))
+	for _, i := range positions {
+		ph := doc.Phases[i]
+		switch {
+		case ph.PointOfNoReturn != "":
+			m.item(code(ph.Name) + ": point of no return: " + prose(ph.PointOfNoReturn))
+		case ph.Undo != "":
+			m.item(code(ph.Name) + ": " + prose(ph.Undo))
+		}
+		if ph.Gate != "" {
+			m.item(code(ph.Name) + " needs the approval " + code(ph.Gate))
+		}
+	}
+}
+
 // details is one kind of object in one phase, folded.
 func (m *markdown) details(phase string, g kindGroup, full bool) []byte {
 	d := &markdown{opts: m.opts}
@@ -162,31 +171,36 @@ func (m *markdown) details(phase string, g kindGroup, full bool) []byte {
 				d.line("  - " + d.ellipsis() + " " + strconv.Itoa(len(fields)-i) + " more")
 				break
 			}
-			text := code(f.Path)
-			before, after := valueText(f.Before), valueText(f.After)
-			if o.Secret && !full {
-				before, after = hidden(before), hidden(after)
-			}
-			switch {
-			case f.Before == nil && after != "":
-				text += " = " + codeCut(after, 80)
-			case f.Before != nil && f.After == nil:
-				text += " was " + codeCut(before, 80) + ", removed"
-			case f.Before != nil:
-				text += " was " + codeCut(before, 80) + ", becomes " + codeCut(after, 80)
-			}
-			if len(f.From) > 0 {
-				text += ", from " + codeCut(origin(f.From), 120)
-			}
-			if f.Owner != "" {
-				text += ", overrules " + code(f.Owner)
-			}
-			d.line("  - " + text)
+			d.line("  - " + fieldProse(f, o.Secret && !full))
 		}
 	}
 	d.blank()
 	d.line("</details>")
 	return d.b.Bytes()
+}
+
+// fieldProse is one field of an object: its values, where they come from, and whom they overrule.
+func fieldProse(f plan.FieldChange, hide bool) string {
+	text := code(f.Path)
+	before, after := valueText(f.Before), valueText(f.After)
+	if hide {
+		before, after = hidden(before), hidden(after)
+	}
+	switch {
+	case f.Before == nil && after != "":
+		text += " = " + codeCut(after, 80)
+	case f.Before != nil && f.After == nil:
+		text += " was " + codeCut(before, 80) + ", removed"
+	case f.Before != nil:
+		text += " was " + codeCut(before, 80) + ", becomes " + codeCut(after, 80)
+	}
+	if len(f.From) > 0 {
+		text += ", from " + codeCut(origin(f.From), 120)
+	}
+	if f.Owner != "" {
+		text += ", overrules " + code(f.Owner)
+	}
+	return text
 }
 
 func markdownChecks(w io.Writer, doc *check.Report, o Options) error {
@@ -402,42 +416,14 @@ func (m *markdown) decisions(findings []finding.Finding, value func(finding.Find
 func (m *markdown) attention(results []check.Result, findings []finding.Finding) {
 	var lines []string
 	for _, r := range results {
-		if r.Outcome == check.Pass || r.Outcome == check.Skip {
-			continue
-		}
-		k := outcomeMark(r.Outcome)
-		text := "- " + m.symbol(k) + " **" + k.Word + "** " + prose(r.Title) + " (" + code(r.ID) + ")"
-		if r.Detail != "" {
-			text += ": " + prose(r.Detail)
-		}
-		lines = append(lines, text)
-		for i, item := range r.Items {
-			if i == shortItems && len(r.Items) > shortItems+1 && !m.opts.Full {
-				lines = append(lines, "  - "+m.ellipsis()+" "+strconv.Itoa(len(r.Items)-i)+" more")
-				break
-			}
-			lines = append(lines, "  - "+prose(item))
-		}
-		if r.Accepted != nil {
-			lines = append(lines, "  - "+prose(acceptedText(*r.Accepted, m.opts)))
-		}
-		if r.Hint != "" {
-			lines = append(lines, "  - what to do: "+prose(r.Hint))
+		if r.Outcome != check.Pass && r.Outcome != check.Skip {
+			lines = append(lines, m.result(r)...)
 		}
 	}
 	_, rest := decisions(findings)
 	for _, f := range rest {
-		if f.Severity == finding.Info && !m.opts.Full {
-			continue
-		}
-		k := severityMark(f.Severity)
-		text := "- " + m.symbol(k) + " **" + k.Word + "** " + prose(f.Message) + " (" + code(f.ID) + ")"
-		if f.Object != "" {
-			text += " " + code(joinNonEmpty(" ", f.Object, f.Path))
-		}
-		lines = append(lines, text)
-		if f.Hint != "" {
-			lines = append(lines, "  - what to do: "+prose(f.Hint))
+		if f.Severity != finding.Info || m.opts.Full {
+			lines = append(lines, m.finding(f)...)
 		}
 	}
 	if len(lines) == 0 {
@@ -447,6 +433,44 @@ func (m *markdown) attention(results []check.Result, findings []finding.Finding)
 	for _, l := range lines {
 		m.line(l)
 	}
+}
+
+// result is one check with its evidence and what to do.
+func (m *markdown) result(r check.Result) []string {
+	k := outcomeMark(r.Outcome)
+	text := "- " + m.symbol(k) + " **" + k.Word + "** " + prose(r.Title) + " (" + code(r.ID) + ")"
+	if r.Detail != "" {
+		text += ": " + prose(r.Detail)
+	}
+	lines := []string{text}
+	for i, item := range r.Items {
+		if i == shortItems && len(r.Items) > shortItems+1 && !m.opts.Full {
+			lines = append(lines, "  - "+m.ellipsis()+" "+strconv.Itoa(len(r.Items)-i)+" more")
+			break
+		}
+		lines = append(lines, "  - "+prose(item))
+	}
+	if r.Accepted != nil {
+		lines = append(lines, "  - "+prose(acceptedText(*r.Accepted, m.opts)))
+	}
+	return append(lines, whatToDo(r.Hint)...)
+}
+
+// finding is one finding with where it is and what to do.
+func (m *markdown) finding(f finding.Finding) []string {
+	k := severityMark(f.Severity)
+	text := "- " + m.symbol(k) + " **" + k.Word + "** " + prose(f.Message) + " (" + code(f.ID) + ")"
+	if f.Object != "" {
+		text += " " + code(joinNonEmpty(" ", f.Object, f.Path))
+	}
+	return append([]string{text}, whatToDo(f.Hint)...)
+}
+
+func whatToDo(hint string) []string {
+	if hint == "" {
+		return nil
+	}
+	return []string{"  - what to do: " + prose(hint)}
 }
 
 func (m *markdown) accepted(all []check.Accepted) {

@@ -1,8 +1,8 @@
 package report
 
 import (
-	"bufio"
 	"io"
+	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
@@ -50,10 +50,11 @@ func nameInventory(w io.Writer, doc *check.Inventory, o Options) error {
 }
 
 func writeNames(w io.Writer, names []string, o Options) error {
-	out := bufio.NewWriter(w)
+	var out strings.Builder
 	for _, name := range names {
-		out.WriteString(neutralise(name, o.ASCII)) //nolint:errcheck // bufio keeps the first error until Flush.
-		out.WriteByte('\n')                        //nolint:errcheck // See above.
+		out.WriteString(neutralise(name, o.ASCII))
+		out.WriteByte('\n')
 	}
-	return out.Flush()
+	_, err := io.WriteString(w, out.String())
+	return err
 }

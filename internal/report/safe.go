@@ -30,16 +30,24 @@ func neutralise(s string, ascii bool) string {
 			b.WriteString(`\t`)
 		case r < utf8.RuneSelf && !unsafeRune(r), r >= utf8.RuneSelf && !ascii && !unsafeRune(r):
 			b.WriteRune(r)
-		case r < 0x100:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			writeHex(&b, r)
 		}
 		i += size
 	}
 	return b.String()
+}
+
+// writeHex writes a character as its number, in the notation that Go and YAML share.
+func writeHex(b *strings.Builder, r rune) {
+	switch {
+	case r < 0x100:
+		fmt.Fprintf(b, `\x%02x`, r)
+	case r < 0x10000:
+		fmt.Fprintf(b, `\u%04x`, r)
+	default:
+		fmt.Fprintf(b, `\U%08x`, r)
+	}
 }
 
 func harmless(s string, ascii bool) bool {
@@ -75,55 +83,37 @@ func clean[T any](doc *T, change func(string) string) *T {
 }
 
 func cleanValue(v reflect.Value, change func(string) string) reflect.Value {
-	switch v.Kind() {
-	case reflect.String:
-		out := reflect.New(v.Type()).Elem()
+	// What is zero holds no text, and a time none that anybody wrote.
+	if v.IsZero() || v.Type() == reflect.TypeFor[time.Time]() {
+		return v
+	}
+	out := reflect.New(v.Type()).Elem()
+	switch kind := v.Kind(); {
+	case kind == reflect.String:
 		out.SetString(change(v.String()))
-		return out
-	case reflect.Pointer:
-		if v.IsNil() {
-			return v
-		}
-		out := reflect.New(v.Type().Elem())
+	case kind == reflect.Pointer:
+		out.Set(reflect.New(v.Type().Elem()))
 		out.Elem().Set(cleanValue(v.Elem(), change))
-		return out
-	case reflect.Interface:
-		if v.IsNil() {
-			return v
-		}
-		out := reflect.New(v.Type()).Elem()
+	case kind == reflect.Interface:
 		out.Set(cleanValue(v.Elem(), change))
-		return out
-	case reflect.Slice:
-		if v.IsNil() || v.Type().Elem().Kind() == reflect.Uint8 {
-			return v
-		}
-		out := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+	case kind == reflect.Slice && v.Type().Elem().Kind() != reflect.Uint8:
+		out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
 		for i := range v.Len() {
 			out.Index(i).Set(cleanValue(v.Index(i), change))
 		}
-		return out
-	case reflect.Map:
-		if v.IsNil() {
-			return v
-		}
-		out := reflect.MakeMapWithSize(v.Type(), v.Len())
+	case kind == reflect.Map:
+		out.Set(reflect.MakeMapWithSize(v.Type(), v.Len()))
 		for iter := v.MapRange(); iter.Next(); {
 			out.SetMapIndex(cleanValue(iter.Key(), change), cleanValue(iter.Value(), change))
 		}
-		return out
-	case reflect.Struct:
-		if v.Type() == reflect.TypeFor[time.Time]() {
-			return v
-		}
-		out := reflect.New(v.Type()).Elem()
+	case kind == reflect.Struct:
 		for i := range v.NumField() {
 			out.Field(i).Set(cleanValue(v.Field(i), change))
 		}
-		return out
 	default:
 		return v
 	}
+	return out
 }
 
 // visible returns the copy of a document that renderings for people are made from.
@@ -140,22 +130,42 @@ func textWidth(s string) int {
 	return n
 }
 
+// runeWidth is the number of columns of one character. The first case is a short cut for what nearly every text consists of.
 func runeWidth(r rune) int {
 	switch {
 	case r < 0x300:
 		return 1
 	case unicode.In(r, unicode.Mn, unicode.Me):
 		return 0
-	case r < 0x1100:
-		return 1
-	case r <= 0x115f, r >= 0x2e80 && r <= 0x303e, r >= 0x3041 && r <= 0x33ff, r >= 0x3400 && r <= 0x4dbf, r >= 0x4e00 && r <= 0x9fff,
-		r >= 0xa000 && r <= 0xa4cf, r >= 0xa960 && r <= 0xa97c, r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff,
-		r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6,
-		r >= 0x1f300 && r <= 0x1f64f, r >= 0x1f680 && r <= 0x1f6ff, r >= 0x1f900 && r <= 0x1f9ff, r >= 0x20000 && r <= 0x3fffd:
+	case unicode.Is(wide, r):
 		return 2
 	default:
 		return 1
 	}
+}
+
+// wide are the characters that terminals give two columns: East Asian letters and signs, full-width forms, pictograms.
+var wide = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{0x1100, 0x115f, 1},
+		{0x2e80, 0x303e, 1},
+		{0x3041, 0x33ff, 1},
+		{0x3400, 0x4dbf, 1},
+		{0x4e00, 0x9fff, 1},
+		{0xa000, 0xa4cf, 1},
+		{0xa960, 0xa97c, 1},
+		{0xac00, 0xd7a3, 1},
+		{0xf900, 0xfaff, 1},
+		{0xfe30, 0xfe6f, 1},
+		{0xff00, 0xff60, 1},
+		{0xffe0, 0xffe6, 1},
+	},
+	R32: []unicode.Range32{
+		{0x1f300, 0x1f64f, 1},
+		{0x1f680, 0x1f6ff, 1},
+		{0x1f900, 0x1f9ff, 1},
+		{0x20000, 0x3fffd, 1},
+	},
 }
 
 // cut shortens s to at most width columns, the last of them the ellipsis.

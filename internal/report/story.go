@@ -74,13 +74,13 @@ func tellPlan(original *plan.Plan, o Options) *story {
 		s.Lead = append(s.Lead, fmt.Sprintf("It runs Kubernetes %s today and will run %s first after the migration.", p.Cluster.Kubernetes, p.Cluster.TargetKubernetes))
 	}
 	if n := subjects(original, plan.Adopt); n > 0 {
-		s.Lead = append(s.Lead, fmt.Sprintf("%s taken over while running, without a restart.", plural(n, "machine")+are(n)))
+		s.Lead = append(s.Lead, plural(n, "machine")+are(n)+" taken over while running, without a restart.")
 	}
 	if n := subjects(original, plan.Replace); n > 0 {
-		s.Lead = append(s.Lead, fmt.Sprintf("%s replaced by new ones later.", plural(n, "machine")+are(n)))
+		s.Lead = append(s.Lead, plural(n, "machine")+are(n)+" replaced by new ones later.")
 	}
 	if n := len(openDecisions(p.Findings)); n > 0 {
-		s.Lead = append(s.Lead, fmt.Sprintf("%s still open.", capital(plural(n, "decision"))+are(n)))
+		s.Lead = append(s.Lead, capital(plural(n, "decision"))+are(n)+" still open.")
 	}
 	for i, ph := range p.Phases {
 		s.Phases = append(s.Phases, tellPhase(i, ph, hasEstimates(p)))
@@ -116,7 +116,7 @@ func subjects(p *plan.Plan, action plan.Action) int {
 func tellPhase(i int, ph plan.Phase, estimates bool) storyPhase {
 	out := storyPhase{
 		Number: i + 1, Title: cmp.Or(ph.Title, ph.Name), Disruptive: ph.Disruptive,
-		Final: ph.PointOfNoReturn != "" || !ph.Reversible,
+		Final: ph.PointOfNoReturn != "",
 	}
 	if ph.Effect != "" {
 		out.Sentences = append(out.Sentences, sentence(ph.Effect))
@@ -238,7 +238,7 @@ func textStory(w io.Writer, s *story, o Options) error {
 	for _, f := range s.Facts {
 		p.textAfter(pad(f.Name, labelWidth), quiet, quiet, f.Value)
 	}
-	return p.w.Flush()
+	return p.flush()
 }
 
 // quotes turns typographic quotes into plain ones for ASCII.
@@ -251,9 +251,8 @@ func quotes(s string, ascii bool) string {
 
 // planNames collects every internal name the plan knows.
 func planNames(p *plan.Plan) []string {
-	names := []string{p.Cluster.APIDomain, p.Cluster.Namespace, p.Basis.Source}
-	names = append(names, strings.Fields(p.Basis.Source)...)
-	refs := []string{}
+	names := append(strings.Fields(p.Basis.Source), p.Cluster.APIDomain, p.Cluster.Namespace, p.Basis.Source)
+	var refs []string
 	for _, o := range p.Basis.Observed {
 		refs = append(refs, o.Ref)
 	}

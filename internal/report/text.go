@@ -1,7 +1,7 @@
 package report
 
 import (
-	"bufio"
+	"bytes"
 	"io"
 	"slices"
 	"strconv"
@@ -10,14 +10,15 @@ import (
 
 // printer writes text of a certain width. All strings it gets are neutralised; it measures, wraps, aligns and colours.
 type printer struct {
-	w     *bufio.Writer
+	w     io.Writer
+	done  bytes.Buffer
 	width int
 	color bool
 	ascii bool
 }
 
 func newPrinter(w io.Writer, o Options) *printer {
-	return &printer{w: bufio.NewWriter(w), width: o.width(), color: o.Color, ascii: o.ASCII}
+	return &printer{w: w, width: o.width(), color: o.Color, ascii: o.ASCII}
 }
 
 // glyph chooses between a character and its ASCII fallback.
@@ -60,8 +61,14 @@ func (p *printer) paint(t tone, s string) string {
 }
 
 func (p *printer) line(s string) {
-	p.w.WriteString(strings.TrimRight(s, " ")) //nolint:errcheck // bufio keeps the first error until Flush.
-	p.w.WriteByte('\n')                        //nolint:errcheck // See above.
+	p.done.WriteString(strings.TrimRight(s, " "))
+	p.done.WriteByte('\n')
+}
+
+// flush writes the lines, all at once: only then can writing go wrong.
+func (p *printer) flush() error {
+	_, err := p.w.Write(p.done.Bytes())
+	return err
 }
 
 func (p *printer) blank() { p.line("") }
@@ -226,24 +233,29 @@ func (p *printer) table(header []string, rows [][]cell, fit bool) {
 	}
 	p.line(p.paint(strong, strings.TrimRight(b.String(), " ")))
 	for _, row := range rows {
-		b.Reset()
-		for i, c := range row {
-			text := c.Text
-			if i == last && fit {
-				text = cut(text, p.width-used, p.ellipsis())
-			}
-			space := strings.Repeat(" ", max(0, widths[i]-textWidth(text)))
-			switch {
-			case c.Right:
-				b.WriteString(space + p.paint(c.Tone, text) + "  ")
-			case i == last:
-				b.WriteString(p.paint(c.Tone, text))
-			default:
-				b.WriteString(p.paint(c.Tone, text) + space + "  ")
-			}
+		if fit {
+			row = slices.Clone(row)
+			row[last].Text = cut(row[last].Text, p.width-used, p.ellipsis())
 		}
-		p.line(b.String())
+		p.row(row, widths)
 	}
+}
+
+// row prints the cells of one table row.
+func (p *printer) row(cells []cell, widths []int) {
+	var b strings.Builder
+	for i, c := range cells {
+		space := strings.Repeat(" ", max(0, widths[i]-textWidth(c.Text)))
+		switch {
+		case c.Right:
+			b.WriteString(space + p.paint(c.Tone, c.Text) + "  ")
+		case i == len(cells)-1:
+			b.WriteString(p.paint(c.Tone, c.Text))
+		default:
+			b.WriteString(p.paint(c.Tone, c.Text) + space + "  ")
+		}
+	}
+	p.line(b.String())
 }
 
 func (p *printer) block(header []string, row []cell) {

@@ -55,7 +55,7 @@ func textChecks(w io.Writer, doc *check.Report, o Options) error {
 	p.labelled("Accepted", plain, cmp.Or(strings.Join(accepted, ", "), "none"))
 	advice, command := nextAfterChecks(doc)
 	p.labelled("Next", plain, advice+": "+command)
-	return p.w.Flush()
+	return p.flush()
 }
 
 // category are the checks of one subject, in the order of the registry.

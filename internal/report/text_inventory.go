@@ -37,7 +37,7 @@ func textInventory(w io.Writer, doc *check.Inventory, o Options) error {
 	if next := nextAfterInventory(doc); next != "" {
 		p.labelled("Next", plain, next)
 	}
-	return p.w.Flush()
+	return p.flush()
 }
 
 func inventoryTable(p *printer, doc *check.Inventory, full bool) (header []string, rows [][]cell) {

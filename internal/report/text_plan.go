@@ -55,7 +55,7 @@ func textPlan(w io.Writer, doc *plan.Plan, o Options) error {
 		t.drift()
 		t.outlook()
 	}
-	return t.w.Flush()
+	return t.flush()
 }
 
 // planText is the state of rendering one plan as text.
@@ -95,8 +95,9 @@ func (t planText) header() {
 	t.textAfter("target  ", quiet, plain, joinNonEmpty(", ", "Cluster API in "+p.Cluster.Namespace, plural(p.Cluster.Masters, "master"),
 		plural(p.Cluster.Workers, "worker"), versions, release, p.Cluster.APIDomain))
 	if !t.opts.Short {
-		var legend []string
-		for _, a := range []plan.Action{plan.Adopt, plan.Create, plan.Change, plan.Replace, plan.Remove} {
+		actions := []plan.Action{plan.Adopt, plan.Create, plan.Change, plan.Replace, plan.Remove}
+		legend := make([]string, 0, len(actions)+1)
+		for _, a := range actions {
 			legend = append(legend, t.symbol(actionMark(a))+" "+map[plan.Action]string{
 				plan.Adopt: "adopt, no restart", plan.Create: "create", plan.Change: "change", plan.Replace: "replace node", plan.Remove: "remove",
 			}[a])
@@ -448,12 +449,15 @@ func (p *printer) result(r check.Result, o Options) {
 		p.textAfter(lead, m.Tone, plain, r.Title+" ("+r.ID+")")
 	}
 	const indent = "           "
-	if r.Outcome == check.Pass && !o.Full {
-		if r.Detail != "" && !o.Short {
-			p.text(indent, quiet, r.Detail)
-		}
-		return
+	if r.Outcome != check.Pass || o.Full {
+		p.evidence(indent, r, o)
+	} else if r.Detail != "" && !o.Short {
+		p.text(indent, quiet, r.Detail)
 	}
+}
+
+// evidence prints what a check found, what was accepted, and what to do.
+func (p *printer) evidence(indent string, r check.Result, o Options) {
 	if r.Detail != "" {
 		p.text(indent, plain, r.Detail)
 	}

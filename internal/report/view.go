@@ -241,9 +241,9 @@ func nextStep(p *plan.Plan) (advice, command string) {
 	case !p.Status.Complete:
 		return "remove what could not be read, then plan again", again
 	case !p.Status.HasChanges:
-		return "nothing; see where the cluster stands", "migrate status " + p.Cluster.ID
+		return "nothing; see where the cluster stands", "migrate inventory " + p.Cluster.ID
 	case p.Status.Applyable:
-		return "run it inside the maintenance window", "migrate run " + p.Cluster.ID
+		return "keep it with --out FILE, and before the window see whether it still holds", again + " --against FILE"
 	case len(p.Status.BlockedBy) > len(open):
 		return "remove what blocks, see each reason with migrate explain ID, then", "migrate check " + p.Cluster.ID
 	case len(open) > 0:
@@ -299,7 +299,7 @@ func phaseChanges(p *plan.Plan, name string) []plan.Object {
 // choosePhases returns the phases that Options.Only leaves, with their positions starting at 1.
 func choosePhases(p *plan.Plan, only string) ([]int, error) {
 	var positions []int
-	var names []string
+	names := make([]string, 0, len(p.Phases))
 	wanted := strings.TrimPrefix(only, "phase/")
 	for i, ph := range p.Phases {
 		names = append(names, ph.Name)
@@ -331,7 +331,7 @@ func disruptivePhases(p *plan.Plan) []int {
 
 // phaseNames are positions as "4 control-plane, 5 workers".
 func phaseNames(p *plan.Plan, positions []int) string {
-	var names []string
+	names := make([]string, 0, len(positions))
 	for _, i := range positions {
 		names = append(names, fmt.Sprintf("%d %s", i+1, p.Phases[i].Name))
 	}

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -24,9 +23,10 @@ func renderYAML[T any](w io.Writer, doc *T, _ Options) error {
 	if err != nil {
 		return fmt.Errorf("ordering keys: %w", err)
 	}
-	out := bufio.NewWriter(w)
-	root.write(out, 0, false)
-	return out.Flush()
+	var out bytes.Buffer
+	root.write(&out, 0, false)
+	_, err = w.Write(out.Bytes())
+	return err
 }
 
 // yamlNode is a JSON value that still knows the order of its keys.
@@ -74,7 +74,7 @@ func readYAMLNode(dec *json.Decoder) (yamlNode, error) {
 
 // write writes the node. The cursor is at the beginning of the document, behind a key or, with dash, behind a dash, where the
 // first line of a collection goes on.
-func (n yamlNode) write(w *bufio.Writer, indent int, dash bool) {
+func (n yamlNode) write(w *bytes.Buffer, indent int, dash bool) {
 	if n.items == nil {
 		fmt.Fprintln(w, n.scalar)
 		return
@@ -115,12 +115,8 @@ func yamlString(s string) string {
 			b.WriteString(`\t`)
 		case !unsafeRune(r) && r != utf8.RuneError:
 			b.WriteRune(r)
-		case r < 0x100:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			writeHex(&b, r)
 		}
 	}
 	b.WriteByte('"')
