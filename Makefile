@@ -54,7 +54,7 @@ generate: $(TOOLS)/controller-gen ## write generated files: deep copies, CRDs, f
 	$(TOOLS)/controller-gen object paths=./api/...
 	$(TOOLS)/controller-gen crd paths=./api/v1beta2/... output:crd:dir=config/crd/bases
 	go run ./hack/fixtures
-	go test ./internal/check ./internal/cli ./internal/report -update
+	go test ./internal/check ./internal/cli ./internal/report ./internal/translate ./hack/docs -update
 
 .PHONY: verify
 verify: $(TOOLS)/controller-gen ## fail when a generated file is not what its source says

@@ -24,7 +24,7 @@ What ` + "`migrate check`" + ` looks at before a migration, in the order it repo
 | skip | what the check needs is not there, for example because a snapshot was read; the report says what |
 | error | the check could not look; that is not a pass |
 
-A block or a decision can be accepted with ` + "`--accept ID=REASON`" + ` or in the playbook, where the section below says so. It then is
+A block or a decision can be accepted with ` + "`--accept ID=REASON`" + ` or in a decisions file, where the section below says so. It then is
 a warning that names the reason, and blocks again when the acceptance has run out.
 `)
 	category := ""

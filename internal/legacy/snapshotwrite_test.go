@@ -449,3 +449,10 @@ func archive(t *testing.T, entries ...*tar.Header) string {
 	require.NoError(t, os.WriteFile(name, b.Bytes(), 0o600))
 	return name
 }
+
+func TestASnapshotThatCannotBePutInPlaceLeavesTheOldOne(t *testing.T) {
+	t.Parallel()
+	dir := write(t, map[string]string{"target/" + SnapshotMarker: "the old one"})
+	require.ErrorIs(t, replaceDirectory(filepath.Join(dir, "missing"), filepath.Join(dir, "target")), fs.ErrNotExist)
+	assert.Equal(t, map[string]string{"target/" + SnapshotMarker: "the old one"}, tree(t, dir), "back in its place, and nothing beside it")
+}

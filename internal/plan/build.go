@@ -283,6 +283,10 @@ func (b *builder) objectValue(value any, secret bool) any {
 	text, isText := value.(string)
 	if secret && isText {
 		if raw, err := base64.StdEncoding.DecodeString(text); err == nil {
+			if isPublic(raw) {
+				sum := sha256.Sum256(raw)
+				return "sha256:" + hex.EncodeToString(sum[:16])
+			}
 			return b.digest.Sum(raw)
 		}
 	}
@@ -292,12 +296,23 @@ func (b *builder) objectValue(value any, secret bool) any {
 	return b.shown(value, secret)
 }
 
+// isPublic tells whether a Secret's value is none: certificates and public keys. Their plain digests are the same in a plan from a
+// snapshot without secret values, where keyed digests cannot be made.
+func isPublic(raw []byte) bool {
+	text := string(raw)
+	return (strings.HasPrefix(text, "-----BEGIN CERTIFICATE-----") || strings.HasPrefix(text, "-----BEGIN PUBLIC KEY-----")) && !legacy.LooksSecret(raw)
+}
+
 // findings gathers what reading, translating and comparing had to say.
 func (b *builder) findings(comparison Comparison) []finding.Finding {
 	out := slices.Concat(b.in.Cluster.Problems, b.in.Result.Findings, comparison.Findings)
 	cluster := "KVMConfig/default/" + b.in.Cluster.ID
 	if b.in.Cluster.Redacted {
 		out = append(out, finding.Finding{ID: idRedacted, Severity: finding.Block, Object: b.in.Source, Message: "the snapshot holds digests instead of secret values: the plan can be read but not applied", Hint: "plan against the live cluster, or write the snapshot with --include-secrets"})
+	}
+	if b.in.CAKey {
+		out = append(out, finding.Finding{ID: idExposed, Severity: finding.Info, Object: "Secret/" + b.in.Result.Namespace + "/" + b.in.Cluster.ID + "-ca", Path: "data[tls.key]",
+			Message: "the CA's private key leaves its vault: whoever may read Secrets in namespace " + b.in.Result.Namespace + " can then issue any certificate of the cluster", Hint: "see who may, before phase translate: kubectl auth can-i get secrets --namespace " + b.in.Result.Namespace + " --as NAME"})
 	}
 	// With checks, CHK-PKI-001 says it already.
 	if !b.in.CAKey && b.in.Report == nil {

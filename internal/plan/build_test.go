@@ -241,6 +241,13 @@ func TestDriftTellsWhatAPlanUsedFromWhatItDidNot(t *testing.T) {
 	used.Against = earlier
 	assert.True(t, Stale(build(t, used).Drift))
 
+	keyed := input(t, "al9qy")
+	keyed.Result = translate.New().Translate(keyed.Cluster, translate.Options{CAKey: []byte("key")})
+	keyed.Against = earlier
+	added := build(t, keyed).Drift
+	assert.True(t, Stale(added), "a value that was not planned before")
+	assert.Contains(t, added, Drift{What: "change", Subject: "Secret/org-acme/al9qy-ca data[tls.key]", Before: "absent", After: keyed.Cluster.Digester().Sum([]byte("key\n")), Used: true})
+
 	same := input(t, "al9qy")
 	same.Against = earlier
 	assert.Empty(t, build(t, same).Drift)

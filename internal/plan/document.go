@@ -107,7 +107,7 @@ type Translation struct {
 
 // Basis is what the plan was made from.
 type Basis struct {
-	// Digest covers every value the plan used. A plan is stale when it differs.
+	// Digest covers every value the plan used: plans with the same digest say the same. What differs otherwise is drift.
 	Digest string `json:"digest"`
 	// Source is "live <server>" or the snapshot's name.
 	Source string `json:"source"`
@@ -191,8 +191,6 @@ type FieldChange struct {
 	From []string `json:"from,omitempty"`
 	// Rule is the id of the translation rule.
 	Rule string `json:"rule,omitempty"`
-	// Owner is the field manager that would be overruled, if any.
-	Owner string `json:"owner,omitempty"`
 }
 
 // Disposition is what became of a legacy field. The list is closed.
@@ -227,7 +225,7 @@ type Field struct {
 
 // Drift is one difference between an earlier plan and this one.
 type Drift struct {
-	// What is "observed", "change", "finding" or "field".
+	// What is "observed", "field", "change" or "finding".
 	What    string `json:"what"`
 	Subject string `json:"subject"`
 	Before  string `json:"before,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
@@ -41,6 +42,7 @@ func Compare(earlier, now *Plan) []Drift {
 	}
 	driftOfFields(earlier, now, add)
 	driftOfChanges(earlier, now, add)
+	driftOfFindings(earlier, now, add)
 	slices.SortFunc(drift, func(x, y Drift) int {
 		return cmp.Or(cmp.Compare(x.What, y.What), cmp.Compare(x.Subject, y.Subject))
 	})
@@ -84,19 +86,57 @@ func driftOfChanges(earlier, now *Plan, add func(what, subject, old, current str
 			continue
 		}
 		add("change", c.Object, string(old.Action), string(c.Action), true)
-		values := map[string]string{}
-		for _, f := range old.Fields {
-			values[f.Path] = translate.Text(f.After)
-		}
-		for _, f := range c.Fields {
-			if have, known := values[f.Path]; known {
-				add("change", c.Object+" "+f.Path, have, translate.Text(f.After), true)
-			}
-		}
+		driftOfValues(c.Object, old.Fields, c.Fields, add)
 	}
 	for _, c := range before {
 		add("change", c.Object, string(c.Action), "absent", true)
 	}
+}
+
+// driftOfValues compares what an object would be set to.
+func driftOfValues(object string, earlier, now []FieldChange, add func(what, subject, old, current string, used bool)) {
+	values := map[string]string{}
+	for _, f := range earlier {
+		values[f.Path] = translate.Text(f.After)
+	}
+	for _, f := range now {
+		old, known := values[f.Path]
+		if !known {
+			old = "absent"
+		}
+		delete(values, f.Path)
+		add("change", object+" "+f.Path, old, translate.Text(f.After), true)
+	}
+	for path, old := range values {
+		add("change", object+" "+path, old, "absent", true)
+	}
+}
+
+// driftOfFindings lists what has come up or gone away; a decision that was taken since counts as gone.
+func driftOfFindings(earlier, now *Plan, add func(what, subject, old, current string, used bool)) {
+	name := func(f finding.Finding) string { return f.ID + " " + f.Object + " " + f.Path }
+	before := map[string]string{}
+	for _, f := range earlier.Findings {
+		before[name(f)] = state(f)
+	}
+	for _, f := range now.Findings {
+		old, known := before[name(f)]
+		if !known {
+			old = "absent"
+		}
+		delete(before, name(f))
+		add("finding", name(f), old, state(f), f.Severity != finding.Info)
+	}
+	for subject, old := range before {
+		add("finding", subject, old, "absent", old != string(finding.Info))
+	}
+}
+
+func state(f finding.Finding) string {
+	if f.Answer != nil {
+		return "decided: " + f.Answer.Value
+	}
+	return string(f.Severity)
 }
 
 // Stale tells whether the earlier plan must not be applied any more.

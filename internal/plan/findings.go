@@ -12,6 +12,7 @@ const (
 	idForbidden = "PLN-APPLY-004"
 	idRedacted  = "PLN-INPUT-001"
 	idNoKey     = "PLN-INPUT-002"
+	idExposed   = "PLN-CA-001"
 )
 
 // Findings lists every kind of finding that planning adds to those of reading and translating.
@@ -22,6 +23,7 @@ func Findings() []translate.FindingDoc {
 		{ID: idUnserved, Severity: finding.Block, Title: "A kind is not served", Text: "The management cluster lacks a CRD that the plan needs. Install Cluster API with its kubeadm providers, and the KVM provider."},
 		{ID: idForbidden, Severity: finding.Error, Title: "A dry run is not permitted", Text: "The API server asks for the same permission for a dry run as for the write itself. The plan is not complete without the server's answer."},
 		{ID: idRedacted, Severity: finding.Block, Title: "The snapshot has no secret values", Text: "The plan was made from a snapshot in which secret values are digests. It shows what would happen, but nothing can be applied from it. Plan against the live cluster, or write the snapshot with --include-secrets."},
+		{ID: idExposed, Severity: finding.Info, Title: "The CA's private key is exposed", Text: "Cluster API keeps the CA's private key in Secrets of the management cluster, where the legacy platform kept it in Vault only. Whoever may read Secrets in that namespace can issue any certificate of the workload cluster. Decide who may before the Secrets are made."},
 		{ID: idNoKey, Severity: finding.Block, Title: "The CA's private key is not given", Text: "Cluster API needs the private key of the cluster's CA for every control plane machine. It lives in Vault only. Give it with --ca-cert and --ca-key, --ca-secret or --ca-vault."},
 	}
 }

@@ -189,8 +189,9 @@ func sorted[V any](m map[string]V) []string {
 	return names
 }
 
+// phaseOrder is the place of a phase in the one list of phases.
 func phaseOrder(name string) int {
-	return slices.Index([]string{PhaseCheck, PhaseFence, PhaseTranslate, PhaseAdopt, PhaseControlPlane, PhaseWorkers, PhaseFinalize}, name)
+	return slices.IndexFunc(phases(&legacy.Cluster{}), func(p Phase) bool { return p.Name == name })
 }
 
 // phases gives every phase its steps: one per change, and for nodes one after the other.

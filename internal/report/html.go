@@ -185,7 +185,7 @@ type objectView struct {
 	Fields       []changeView
 }
 
-type changeView struct{ Path, Before, After, From, Owner string }
+type changeView struct{ Path, Before, After, From string }
 
 type part struct {
 	Kind, Word  string
@@ -356,7 +356,7 @@ func viewObjects(p *plan.Plan) []objectGroup {
 func viewObject(o plan.Object) objectView {
 	v := objectView{Object: o.Object, Note: o.Note, Mark: actionMark(o.Action), Secret: o.Secret}
 	for _, f := range o.Fields {
-		v.Fields = append(v.Fields, changeView{f.Path, valueText(f.Before), valueText(f.After), origin(f.From), f.Owner})
+		v.Fields = append(v.Fields, changeView{f.Path, valueText(f.Before), valueText(f.After), origin(f.From)})
 	}
 	return v
 }

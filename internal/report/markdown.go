@@ -197,9 +197,6 @@ func fieldProse(f plan.FieldChange, hide bool) string {
 	if len(f.From) > 0 {
 		text += ", from " + codeCut(origin(f.From), 120)
 	}
-	if f.Owner != "" {
-		text += ", overrules " + code(f.Owner)
-	}
 	return text
 }
 

@@ -139,7 +139,7 @@ func poison(s string) map[string]any {
 		Status:   plan.Status{Complete: true, HasChanges: true, BlockedBy: []string{s}},
 		Basis:    plan.Basis{Digest: s, Source: s, Compared: s, Observed: []plan.Observed{{Ref: s, UID: s, ResourceVersion: s, Digest: s}}},
 		Phases:   []plan.Phase{{Name: s, Title: s, Effect: s, PointOfNoReturn: s, Undo: s, Gate: s, Estimate: &plan.Estimate{P50: s, P90: s, Runs: 1}, Steps: []plan.Step{{ID: s, Action: plan.Replace, Subject: s, Title: s, Requires: []string{s}}}}},
-		Changes:  []plan.Object{{Action: plan.Create, Object: "Kind/" + s, Phase: s, Note: s, Fields: []plan.FieldChange{{Path: s, Before: s, After: map[string]any{s: []any{s}}, From: []string{s, s}, Rule: s, Owner: s}}}},
+		Changes:  []plan.Object{{Action: plan.Create, Object: "Kind/" + s, Phase: s, Note: s, Fields: []plan.FieldChange{{Path: s, Before: s, After: map[string]any{s: []any{s}}, From: []string{s, s}, Rule: s}}}},
 		Findings: []finding.Finding{{ID: s, Severity: finding.Decide, Object: s, Path: s, Message: s, Hint: s, Choices: []finding.Choice{{Value: s, Effect: s}}}, {ID: s, Severity: finding.Warn, Object: s, Path: s, Message: s, Hint: s}},
 		Checks:   []check.Result{{ID: s, Category: s, Title: s, Outcome: check.Block, Detail: s, Items: []string{s}, Hint: s, Accepted: &check.Accepted{ID: s, Reason: s}}},
 		Accepted: []check.Accepted{{ID: s, Reason: s}},

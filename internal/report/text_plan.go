@@ -306,9 +306,6 @@ func (t planText) field(o plan.Object, f plan.FieldChange, pathWidth, valueWidth
 	if len(f.From) > 0 {
 		source = t.from() + " " + origin(f.From)
 	}
-	if f.Owner != "" {
-		source = joinNonEmpty("  ", source, "(overrules "+f.Owner+")")
-	}
 	if t.opts.Full && f.Rule != "" {
 		source = joinNonEmpty("  ", source, "["+f.Rule+"]")
 	}

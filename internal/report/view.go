@@ -405,13 +405,10 @@ func groupByKind(objects []plan.Object) []kindGroup {
 	return groups
 }
 
-// important orders an object's fields so that a short list shows what a reader looks for: what overrules another owner,
-// what changes, what comes from the legacy cluster, then the rest; each in the order of the document.
+// important orders an object's fields so that a short list shows what a reader looks for: what changes, what comes from the legacy cluster, then the rest; each in the order of the document.
 func important(fields []plan.FieldChange) []plan.FieldChange {
 	rank := func(f plan.FieldChange) int {
 		switch {
-		case f.Owner != "":
-			return 0
 		case f.Before != nil:
 			return 1
 		case len(f.From) > 0:

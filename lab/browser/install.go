@@ -37,19 +37,35 @@ func Chromium(ctx context.Context, progress io.Writer) (string, error) {
 	if path, err := find(); err == nil {
 		return path, nil
 	}
-	if os.Geteuid() != 0 {
-		return "", errors.New("installing chromium: not root; install it by hand (apt-get install chromium)")
+	if err := install(ctx, progress, "chromium", "fonts-liberation"); err != nil {
+		return "", err
 	}
-	for _, args := range [][]string{{"update"}, {"install", "--yes", "--no-install-recommends", "chromium", "fonts-liberation"}} {
+	return find()
+}
+
+// npm makes sure that npm is there: the registry's client knows where packages come from.
+func npm(ctx context.Context, progress io.Writer) error {
+	if _, err := exec.LookPath("npm"); err == nil {
+		return nil
+	}
+	return install(ctx, progress, "npm")
+}
+
+// install installs Debian packages, as root.
+func install(ctx context.Context, progress io.Writer, packages ...string) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("installing %s: not root; install it by hand (apt-get install %s)", packages[0], strings.Join(packages, " "))
+	}
+	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
 		fmt.Fprintf(progress, "apt-get %s\n", strings.Join(args, " "))
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		cmd.Stdout, cmd.Stderr = progress, progress
 		if err := cmd.Run(); err != nil {
-			return "", fmt.Errorf("installing chromium: %w", err)
+			return fmt.Errorf("installing %s: %w", packages[0], err)
 		}
 	}
-	return find()
+	return nil
 }
 
 // Axe returns the source of axe-core from cacheDir, fetching the pinned package with npm when it is not there. The content is
@@ -61,6 +77,9 @@ func Axe(ctx context.Context, cacheDir string, progress io.Writer) (string, erro
 	name := filepath.Join(cacheDir, "axe-core-"+AxeVersion+".tgz")
 	archive, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
+		if err := npm(ctx, progress); err != nil {
+			return "", err
+		}
 		fmt.Fprintf(progress, "npm pack axe-core@%s\n", AxeVersion)
 		cmd := exec.CommandContext(ctx, "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", cacheDir, "axe-core@"+AxeVersion)
 		cmd.Dir = cacheDir
