@@ -40,7 +40,7 @@ func run() int {
 	defer stop()
 	// The second Ctrl-C ends the program at once.
 	context.AfterFunc(ctx, stop)
-	cli.KeepPipes()
+	cli.PrepareProcess()
 	return int(cli.Run(ctx, cli.App{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: built(),
 		BridgeLogs: func(log logr.Logger) {

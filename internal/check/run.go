@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agnivade/levenshtein"
+
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 )
@@ -242,7 +244,7 @@ func validate(registry []Check, options Options) error {
 func suggest(registry []Check, id string) string {
 	best, distance := "", len("CHK-XX-000")/2+1
 	for _, check := range registry {
-		if d := editDistance(strings.ToUpper(id), check.ID); d < distance {
+		if d := levenshtein.ComputeDistance(strings.ToUpper(id), check.ID); d < distance {
 			best, distance = check.ID, d
 		}
 	}
@@ -250,27 +252,6 @@ func suggest(registry []Check, id string) string {
 		return "; `migrate explain` lists them"
 	}
 	return "; did you mean " + best + "?"
-}
-
-// editDistance counts the single-character edits between two short texts.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func count(summary *Summary, outcome Outcome) {

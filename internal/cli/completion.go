@@ -34,10 +34,10 @@ func (s *session) completeClusters(source *sourceFlags, several bool) completer 
 		if len(args) > 0 && !several {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ids := within(cmd.Context(), completionBudget, func(ctx context.Context) []string {
-			if err := s.layers(cmd); err != nil {
-				return nil
-			}
+		if err := s.layers(cmd); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ids := within(cmd.Context(), s.app.CompletionBudget, func(ctx context.Context) []string {
 			p, err := s.open(ctx, *source, false)
 			if err != nil {
 				return nil

@@ -107,7 +107,7 @@ func (s *session) prepare(cmd *cobra.Command, _ []string) error {
 	}
 	if g.timeout > 0 {
 		ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
-		s.closers = append(s.closers, func() error { cancel(); return nil })
+		s.atEnd(func() error { cancel(); return nil })
 		cmd.SetContext(ctx)
 	}
 	return nil
@@ -152,7 +152,7 @@ func (s *session) setLog() error {
 		if err != nil {
 			return err
 		}
-		s.closers = append(s.closers, file.Close)
+		s.atEnd(file.Close)
 		opts.file = file
 	}
 	s.log = newLogger(opts, s.secrets)

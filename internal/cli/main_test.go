@@ -25,6 +25,7 @@ const testClock = "2026-11-23T07:12:00Z"
 
 // TestMain makes the program a command of the scripts.
 func TestMain(m *testing.M) {
+	PrepareProcess()
 	testscript.Main(m, map[string]func(){
 		"migrate": func() {
 			os.Exit(int(Run(context.Background(), App{
@@ -95,7 +96,7 @@ func runContext(ctx context.Context, t *testing.T, app App, args ...string) ran 
 	}
 	app.Environ = append([]string{clockVariable + "=" + testClock}, app.Environ...)
 	app.Version = Version{Version: "test", Go: "go"}
-	if !slices.Contains(args, "--kubeconfig") {
+	if !slices.Contains(args, "--kubeconfig") && args[0] != "__complete" {
 		args = append(slices.Clone(args), "--kubeconfig", filepath.Join(t.TempDir(), "none"))
 	}
 	code := Run(ctx, app, args)

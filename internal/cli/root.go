@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,6 +27,8 @@ type App struct {
 	// Terminal returns the columns of a terminal; nil asks the operating system.
 	Terminal func(w io.Writer) (columns int, ok bool)
 	Version  Version
+	// CompletionBudget is how long a shell may wait for suggestions; zero means a second.
+	CompletionBudget time.Duration
 	// BridgeLogs makes libraries that log on their own use our log; nil leaves them alone, because they know only one log per process.
 	BridgeLogs func(logr.Logger)
 	// Wrap sees every request to an API server; for tests.
@@ -56,7 +59,25 @@ type session struct {
 	now     time.Time
 	// running is the command that was chosen, for error messages.
 	running string
+
+	mu      sync.Mutex
 	closers []func() error
+}
+
+// atEnd remembers what to close when the program ends. A completion that came too late may still be at work then.
+func (s *session) atEnd(closeIt func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, closeIt)
+}
+
+func (s *session) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, closeIt := range s.closers {
+		_ = closeIt() // only what was read from
+	}
+	s.closers = nil
 }
 
 // Run runs the program and returns its exit code. Everything it has to say about an error is on app.Err by then.
@@ -68,15 +89,16 @@ func Run(ctx context.Context, app App, args []string) Code {
 	if err != nil {
 		s.explainError(code, err)
 	}
-	for _, closeIt := range s.closers {
-		_ = closeIt() // only what was read from
-	}
+	s.end()
 	return code
 }
 
 func newSession(app App) (*session, *cobra.Command) {
 	if app.Now == nil {
 		app.Now = time.Now
+	}
+	if app.CompletionBudget == 0 {
+		app.CompletionBudget = completionBudget
 	}
 	if app.Terminal == nil {
 		app.Terminal = terminalWidth
@@ -133,7 +155,6 @@ A flag wins over a variable, a variable over the file.`,
 		PersistentPreRunE: s.prepare,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	cobra.EnableCommandSorting = false //nolint:reassign // the only way to keep our order; every run sets the same
 	root.SetOut(s.out)
 	root.SetErr(s.app.Err)
 	root.SetIn(s.app.In)

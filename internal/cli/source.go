@@ -49,7 +49,7 @@ func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place,
 		if err != nil {
 			return nil, withHint(fmt.Errorf("opening the snapshot: %w", err), "name a directory or a .tar.gz file with Kubernetes objects in YAML or JSON")
 		}
-		s.closers = append(s.closers, source.Close)
+		s.atEnd(source.Close)
 		return &place{Source: source}, nil
 	}
 	live, err := s.connect()
@@ -60,7 +60,7 @@ func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place,
 		opts.WorkloadReader = s.workloadReader
 	}
 	source := legacy.NewLive(live.Reader, live.Server, opts)
-	s.closers = append(s.closers, source.Close)
+	s.atEnd(source.Close)
 	return &place{Source: source, live: live}, nil
 }
 

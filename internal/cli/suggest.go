@@ -2,14 +2,25 @@ package cli
 
 import (
 	"strings"
+
+	"github.com/agnivade/levenshtein"
 )
+
+// longestWord is the length beyond which nobody made a typing mistake; comparing megabytes would take hours.
+const longestWord = 128
 
 // nearest returns the candidate a typing mistake most likely meant; empty when none is near.
 func nearest(word string, candidates []string) string {
+	if len(word) > longestWord {
+		return ""
+	}
 	// Two swapped letters count as two edits; of a very short word that would leave nothing.
 	best, distance := "", max(min(2, len(word)-2), len(word)/3)+1
 	for _, candidate := range candidates {
-		if d := editDistance(strings.ToLower(word), strings.ToLower(candidate)); d < distance {
+		if len(candidate) > longestWord {
+			continue
+		}
+		if d := levenshtein.ComputeDistance(strings.ToLower(word), strings.ToLower(candidate)); d < distance {
 			best, distance = candidate, d
 		}
 	}
@@ -22,29 +33,4 @@ func didYouMean(word string, candidates []string) string {
 		return "; did you mean " + best + "?"
 	}
 	return ""
-}
-
-// editDistance counts insertions, deletions and replacements. Long words are never near anything.
-func editDistance(a, b string) int {
-	const longest = 128
-	if len(a) > longest || len(b) > longest {
-		return longest
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

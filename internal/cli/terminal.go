@@ -3,7 +3,10 @@ package cli
 import (
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
@@ -59,4 +62,11 @@ func lineWidth(flag, columns int) int {
 	default:
 		return 0
 	}
+}
+
+// PrepareProcess sets what exists only once per process: a closed pipe becomes an error of the write instead of the end of the program
+// (`migrate … | head` must not keep files from being written), and help keeps our order of commands. The program's main calls it.
+func PrepareProcess() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	cobra.EnableCommandSorting = false //nolint:reassign // the library offers no other way
 }

@@ -200,7 +200,7 @@ func TestTheConfigurationFileIsStrict(t *testing.T) {
 		"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Decisions\n": `c.yaml:2: kind is "Decisions"; it must be ClientConfig`,
 		head + "defaults:\n  context: {a: b}\n":                           "c.yaml:4: context must be text",
 		head + "defaults: &a\n  context: x\n":                             "c.yaml:3: anchors and aliases are not allowed",
-		head + "---\n" + head:                                             "c.yaml:4: only one document is allowed",
+		head + "---\n" + head:                                             "c.yaml:3: only one document is allowed",
 		"":                                                                "c.yaml:1: the file is empty",
 		"a: [":                                                            "c.yaml: line 1: did not find expected node content",
 	} {

@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// TestNoSecretIsEverPrinted runs every command in every format over fixtures full of secrets, with the CA's key given, and looks for
+// each of them in everything that was written: as it is, in base64, and line by line.
+func TestNoSecretIsEverPrinted(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"al9qy", "b4n9x", "proxy-and-registry-auth"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := fixture(t, name)
+			needles := planted(t, dir)
+			require.Greater(t, len(needles), 50, "the fixture's secrets were not found")
+			search := searcher(needles)
+			look := func(what string, text []byte) {
+				t.Helper()
+				for _, needle := range search(text) {
+					assert.Fail(t, "a secret was printed", "%s shows %s", what, needles[needle])
+				}
+			}
+			work := t.TempDir()
+			ca := []string{"--ca-cert", filepath.Join(dir, "ca", "ca.crt"), "--ca-key", filepath.Join(dir, "ca", "ca.key")}
+			do := func(args ...string) ran {
+				t.Helper()
+				got := run(t, append(args, "--log-file", filepath.Join(work, "log"), "-v", "9")...)
+				require.NotEqual(t, CodeUsage, got.code, got.stderr)
+				look(strings.Join(args[:1], " ")+" stdout "+args[len(args)-1], []byte(got.stdout))
+				look(strings.Join(args[:1], " ")+" stderr", []byte(got.stderr))
+				return got
+			}
+			for _, format := range formatsOf("Inventory") {
+				do("inventory", "--from", dir, "--full", "-o", format)
+			}
+			for _, format := range formatsOf("CheckReport") {
+				do(append(append([]string{"check", "--from", dir, "--full"}, ca...), "-o", format)...)
+			}
+			saved := filepath.Join(work, "plan")
+			for _, format := range formatsOf("Plan") {
+				do(append(append([]string{"plan", "--from", dir, "--full", "--out", saved}, ca...), "-o", format)...)
+				do("show", saved, "--full", "-o", format)
+			}
+			do(append([]string{"plan", "--from", dir, "--against", saved}, ca...)...)
+			for _, field := range []string{"spec.cluster.etcd.prefix", "Secret:data.*", "data.key", "spec.kvm.workers[0].hostVolumes[1].mountTag"} {
+				for _, format := range []string{"text", "json", "yaml"} {
+					do("explain", field, "--from", dir, "-o", format)
+				}
+			}
+			snapshot := filepath.Join(work, "snapshot")
+			require.Equal(t, CodeOK, do("snapshot", "--from", dir, "--out", snapshot).code)
+			require.Equal(t, CodeOK, do("plan", "--from", snapshot, "-o", "json").code)
+			// The search itself must be able to find something.
+			open, found := filepath.Join(t.TempDir(), "open"), 0
+			require.Equal(t, CodeOK, run(t, "snapshot", "--from", dir, "--out", open, "--include-secrets").code)
+			require.NoError(t, filepath.WalkDir(open, func(path string, entry fs.DirEntry, err error) error {
+				if err != nil || entry.IsDir() {
+					return err
+				}
+				data, err := os.ReadFile(path)
+				found += len(search(data))
+				return err
+			}))
+			require.Positive(t, found)
+			require.NoError(t, filepath.WalkDir(work, func(path string, entry fs.DirEntry, err error) error {
+				if err != nil || entry.IsDir() {
+					return err
+				}
+				data, err := os.ReadFile(path)
+				look(strings.TrimPrefix(path, work+"/"), data)
+				return err
+			}))
+		})
+	}
+}
+
+// searcher returns a function that finds any of many texts in one pass: a table by their first bytes.
+func searcher(needles map[string]string) func(text []byte) []string {
+	const prefix = 12
+	table := map[[prefix]byte][]string{}
+	for needle := range needles {
+		key := [prefix]byte([]byte(needle)[:prefix])
+		table[key] = append(table[key], needle)
+	}
+	return func(text []byte) []string {
+		var found []string
+		for i := 0; i+prefix <= len(text); i++ {
+			for _, needle := range table[[prefix]byte(text[i:i+prefix])] {
+				if bytes.HasPrefix(text[i:], []byte(needle)) {
+					found = append(found, needle)
+				}
+			}
+		}
+		return found
+	}
+}
+
+// planted returns everything secret of a fixture, with where it was found.
+func planted(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	needles := map[string]string{}
+	add := func(text, where string) {
+		text = strings.TrimSpace(text)
+		if len(text) >= 12 {
+			needles[text] = where
+			needles[base64.StdEncoding.EncodeToString([]byte(text))] = where + " in base64"
+		}
+	}
+	keyLines := func(text, where string) {
+		for _, block := range regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)-----END`).FindAllStringSubmatch(text, -1) {
+			for line := range strings.SplitSeq(strings.TrimSpace(block[1]), "\n") {
+				add(line, "a line of a private key of "+where)
+			}
+		}
+	}
+	key, err := os.ReadFile(filepath.Join(dir, "ca", "ca.key"))
+	require.NoError(t, err)
+	keyLines(string(key), "ca/ca.key")
+
+	public := regexp.MustCompile(`^(?:ca|crt|ca\.crt|tls\.crt|namespace|cert|.*\.crt|.*ca.*)$`)
+	files, err := filepath.Glob(filepath.Join(dir, "input", "*.yaml"))
+	require.NoError(t, err)
+	for _, file := range files {
+		handle, err := os.Open(file)
+		require.NoError(t, err)
+		for decoder := yaml.NewDecoder(handle); ; {
+			var document map[string]any
+			err := decoder.Decode(&document)
+			if err == io.EOF { //nolint:errorlint // the decoder returns it as it is
+				break
+			}
+			if err != nil {
+				break // hostile files are other tests' business
+			}
+			if document["kind"] != "Secret" {
+				continue
+			}
+			data, err := json.Marshal(document)
+			require.NoError(t, err)
+			var secret corev1.Secret
+			require.NoError(t, sigsyaml.Unmarshal(data, &secret))
+			for name, value := range secret.Data {
+				where := fmt.Sprintf("%s of Secret %s", name, secret.Name)
+				keyLines(string(value), where)
+				// A kubeconfig holds its key in base64 once more.
+				for _, inner := range regexp.MustCompile(`(?m)(?:client-key-data|token): *"?([A-Za-z0-9+/=._-]{12,})`).FindAllStringSubmatch(string(value), -1) {
+					add(inner[1], where)
+					if decoded, err := base64.StdEncoding.DecodeString(inner[1]); err == nil {
+						keyLines(string(decoded), where)
+					}
+				}
+				if !public.MatchString(name) && !strings.Contains(string(value), "\n") {
+					add(string(value), where)
+				}
+			}
+		}
+		require.NoError(t, handle.Close())
+	}
+	for _, value := range ignitionSecrets(t, dir) {
+		add(value, "a secret of the boot configuration")
+	}
+	for _, known := range []string{"s3cr3t-test-only", base64.StdEncoding.EncodeToString([]byte("s3cr3t-test-only"))} {
+		needles[known] = "the proxy's password"
+	}
+	return needles
+}
+
+// ignitionSecrets finds encryption keys and registry logins in decoded boot configurations.
+func ignitionSecrets(t *testing.T, dir string) []string {
+	t.Helper()
+	source, err := legacy.Open(t.Context(), filepath.Join(dir, "input"), legacy.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, source.Close()) }()
+	ids, err := source.IDs(t.Context())
+	require.NoError(t, err)
+	patterns := []*regexp.Regexp{
+		regexp.MustCompile(`secret: *"?([A-Za-z0-9+/=]{16,})`), regexp.MustCompile(`"auth": *"([^"]{8,})"`), regexp.MustCompile(`[a-z]+://([^\s/"@]+:[^\s/"@]+)@`),
+	}
+	var found []string
+	for _, id := range ids {
+		cluster, err := source.Load(t.Context(), id)
+		require.NoError(t, err)
+		for _, node := range cluster.Nodes {
+			if node.Ignition == nil {
+				continue
+			}
+			texts := []string{}
+			for _, file := range node.Ignition.Files {
+				texts = append(texts, string(file.Content))
+			}
+			for _, unit := range node.Ignition.Units {
+				texts = append(texts, unit.Contents)
+				for _, dropin := range unit.Dropins {
+					texts = append(texts, dropin.Contents)
+				}
+			}
+			for _, text := range texts {
+				for _, pattern := range patterns {
+					for _, match := range pattern.FindAllStringSubmatch(text, -1) {
+						found = append(found, match[1])
+					}
+				}
+				for _, block := range regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)-----END`).FindAllStringSubmatch(text, -1) {
+					found = append(found, strings.Split(strings.TrimSpace(block[1]), "\n")...)
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
