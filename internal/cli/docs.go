@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -13,29 +12,30 @@ import (
 // WriteReference writes docs/cli.md from the commands themselves.
 func WriteReference(into io.Writer) error {
 	_, root := newSession(App{})
-	out := bufio.NewWriter(into)
-	fmt.Fprintf(out, `# Command reference
+	out := new(strings.Builder)
+	write := func(format string, args ...any) { fmt.Fprintf(out, format, args...) }
+	write(`# Command reference
 
 This page is made from `+"`internal/cli`"+`; a test compares it. Exit codes are in [exit-codes.md](exit-codes.md), checks in [checks.md](checks.md).
 
 %s
 
 `+"```sh\n%s\n```\n", root.Long, strings.TrimRight(unindent(root.Example), "\n"))
-	fmt.Fprint(out, "\n| Command | Purpose |\n| --- | --- |\n")
+	out.WriteString("\n| Command | Purpose |\n| --- | --- |\n")
 	for _, cmd := range root.Commands() {
-		fmt.Fprintf(out, "| [`migrate %s`](#migrate-%s) | %s |\n", cmd.Name(), cmd.Name(), cmd.Short)
+		write("| [`migrate %s`](#migrate-%s) | %s |\n", cmd.Name(), cmd.Name(), cmd.Short)
 	}
 	for _, cmd := range root.Commands() {
 		writeCommand(out, cmd)
 	}
-	fmt.Fprint(out, `
+	out.WriteString(`
 ## Flags of every command
 
 Connections to the management cluster are chosen as with kubectl; the variable KUBECONFIG counts too.
 
 `)
 	writeFlags(out, root.PersistentFlags())
-	fmt.Fprintf(out, `
+	write(`
 ## Environment
 
 Every flag has a variable: `+"`%s`"+` and the flag's name in capitals, with _ for -. Lists have one entry per line. An empty
@@ -77,16 +77,16 @@ decisions:
 accept:
   - {check: CHK-CP-001, reason: CHG-4711, until: 2026-12-31}
 `+"```\n", envPrefix, clockVariable)
-	if err := out.Flush(); err != nil {
+	if _, err := io.WriteString(into, out.String()); err != nil {
 		return fmt.Errorf("writing the command reference: %w", err)
 	}
 	return nil
 }
 
-func writeCommand(out io.Writer, cmd *cobra.Command) {
+func writeCommand(out *strings.Builder, cmd *cobra.Command) {
 	use := cmd.UseLine()
 	if cmd.HasAvailableSubCommands() {
-		var names []string
+		names := make([]string, 0, len(cmd.Commands()))
 		for _, sub := range cmd.Commands() {
 			names = append(names, sub.Name())
 		}
@@ -98,13 +98,13 @@ func writeCommand(out io.Writer, cmd *cobra.Command) {
 	}
 	fmt.Fprintf(out, "```sh\n%s\n```\n", unindent(cmd.Example))
 	if own := cmd.LocalNonPersistentFlags(); own.HasAvailableFlags() {
-		fmt.Fprintln(out)
+		out.WriteString("\n")
 		writeFlags(out, own)
 	}
 }
 
-func writeFlags(out io.Writer, flags *pflag.FlagSet) {
-	fmt.Fprint(out, "| Flag | Default | Meaning |\n| --- | --- | --- |\n")
+func writeFlags(out *strings.Builder, flags *pflag.FlagSet) {
+	out.WriteString("| Flag | Default | Meaning |\n| --- | --- | --- |\n")
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if flag.Hidden || flag.Name == "help" {
 			return

@@ -162,22 +162,7 @@ func (s *session) authority(f examineFlags) (func(id string) pki.Source, error) 
 		}
 		return func(id string) pki.Source { return pki.Files{Certificate: fill(f.caCert, id), Key: fill(f.caKey, id)} }, nil
 	case f.caSecret != "":
-		namespace, name, ok := strings.Cut(f.caSecret, "/")
-		if !ok {
-			namespace, name = "", f.caSecret
-		}
-		live, err := s.connect()
-		if err != nil {
-			return nil, fmt.Errorf("looking for Secret %s: %w", f.caSecret, err)
-		}
-		if namespace == "" {
-			if namespace, _, err = s.kube.ToRawKubeConfigLoader().Namespace(); err != nil {
-				return nil, fmt.Errorf("looking for Secret %s: %w", f.caSecret, err)
-			}
-		}
-		return func(id string) pki.Source {
-			return pki.Secret{Reader: live.Reader, Namespace: fill(namespace, id), Name: fill(name, id)}
-		}, nil
+		return s.authorityInSecret(f.caSecret, fill)
 	default:
 		address, token := s.env["VAULT_ADDR"], pki.NewToken(s.env["VAULT_TOKEN"])
 		if address == "" || token.Empty() {
@@ -189,6 +174,26 @@ func (s *session) authority(f examineFlags) (func(id string) pki.Source, error) 
 			}
 		}, nil
 	}
+}
+
+// authorityInSecret reads the CA from a Secret of the management cluster, NAMESPACE/NAME or NAME.
+func (s *session) authorityInSecret(reference string, fill func(text, id string) string) (func(id string) pki.Source, error) {
+	namespace, name, ok := strings.Cut(reference, "/")
+	if !ok {
+		namespace, name = "", reference
+	}
+	live, err := s.connect()
+	if err != nil {
+		return nil, fmt.Errorf("looking for Secret %s: %w", reference, err)
+	}
+	if namespace == "" {
+		if namespace, _, err = s.kube.ToRawKubeConfigLoader().Namespace(); err != nil {
+			return nil, fmt.Errorf("looking for Secret %s: %w", reference, err)
+		}
+	}
+	return func(id string) pki.Source {
+		return pki.Secret{Reader: live.Reader, Namespace: fill(namespace, id), Name: fill(name, id)}
+	}, nil
 }
 
 // neighboursOf reads of every cluster of a snapshot what could be in another one's way.
@@ -232,7 +237,7 @@ func pool(ctx context.Context, n int, work func(i int)) {
 
 // examine looks at one cluster: read, CA, translate, gather what only a live management cluster tells, check.
 func (e *examiner) examine(ctx context.Context, id string) (*examination, error) {
-	started := time.Now()
+	started := time.Now() //nolint:forbidigo // a duration for the log, which nothing depends on.
 	cluster, err := e.place.Load(ctx, id)
 	if err != nil {
 		return nil, err

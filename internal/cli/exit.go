@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
@@ -67,14 +68,15 @@ func Codes() []CodeDoc {
 
 // WriteCodes writes docs/exit-codes.md.
 func WriteCodes(w io.Writer) error {
-	text := "# Exit codes\n\nWhat `migrate` tells a script. This page is made from `internal/cli/exit.go`; a test compares it.\n\n" +
-		"| Code | Name | Meaning | When |\n| --- | --- | --- | --- |\n"
+	var text strings.Builder
+	text.WriteString("# Exit codes\n\nWhat `migrate` tells a script. This page is made from `internal/cli/exit.go`; a test compares it.\n\n" +
+		"| Code | Name | Meaning | When |\n| --- | --- | --- | --- |\n")
 	for _, doc := range Codes() {
-		text += fmt.Sprintf("| %d | %s | %s | %s |\n", doc.Code, doc.Name, doc.Meaning, doc.When)
+		fmt.Fprintf(&text, "| %d | %s | %s | %s |\n", doc.Code, doc.Name, doc.Meaning, doc.When)
 	}
-	text += "\nWhere several would fit, the first of this order wins: interrupted, usage, error, stale, blocked, decision, changes, ok.\n" +
-		"The documents say the same: field `outcome` of a CheckReport, field `status` of a Plan.\n"
-	_, err := io.WriteString(w, text)
+	text.WriteString("\nWhere several would fit, the first of this order wins: interrupted, usage, error, stale, blocked, decision, changes, ok.\n" +
+		"The documents say the same: field `outcome` of a CheckReport, field `status` of a Plan.\n")
+	_, err := io.WriteString(w, text.String())
 	return err
 }
 

@@ -88,7 +88,7 @@ func objectsOf(t *testing.T, dir string) []byte {
 				for _, field := range []string{"data", "stringData"} {
 					values, _ := shown.Object[field].(map[string]any)
 					for key, value := range values {
-						values[key] = "(hidden) " + digest.Sum([]byte(fmt.Sprint(value)))
+						values[key] = "(hidden) " + digest.Sum(fmt.Append(nil, value))
 					}
 				}
 			}

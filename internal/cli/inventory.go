@@ -142,7 +142,7 @@ func addOutputFlag(cmd *cobra.Command, outs *outputs, formats []string) {
 }
 
 func filesOf(outs []output) []string {
-	var files []string
+	files := make([]string, 0, len(outs))
 	for _, out := range outs {
 		files = append(files, out.file)
 	}

@@ -79,7 +79,7 @@ func shown(name, value string) string {
 
 // strayVariables returns a sentence for every MIGRATE_ variable that stands for nothing.
 func strayVariables(env map[string]string, known []string) []string {
-	var names []string
+	names := make([]string, 0, len(known)+1)
 	for _, flag := range known {
 		names = append(names, envName(flag))
 	}

@@ -103,14 +103,17 @@ func runContext(ctx context.Context, t *testing.T, app App, args ...string) ran 
 	return ran{code, stdout.String(), stderr.String()}
 }
 
-func fixturesDir(t testing.TB) string {
-	t.Helper()
+func fixturesDir(tb testing.TB) string {
+	tb.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", "..", "testdata", "fixtures"))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return dir
 }
 
-func fixture(t testing.TB, name string) string { return filepath.Join(fixturesDir(t), name) }
+func fixture(tb testing.TB, name string) string {
+	tb.Helper()
+	return filepath.Join(fixturesDir(tb), name)
+}
 
 // golden compares with a file, or writes it with -update.
 func golden(t *testing.T, file string, got []byte) {
@@ -125,9 +128,9 @@ func golden(t *testing.T, file string, got []byte) {
 	require.Equal(t, string(want), string(got), "%s is not current; run the tests with -update and review the difference", file)
 }
 
-func fixedTime(t testing.TB) time.Time {
-	t.Helper()
+func fixedTime(tb testing.TB) time.Time {
+	tb.Helper()
 	at, err := time.Parse(time.RFC3339, testClock)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return at
 }

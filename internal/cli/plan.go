@@ -260,7 +260,6 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 	if err != nil {
 		return nil, err
 	}
-	found = nil // the picture is the larger part, and the document has all that is shown
 	made := &planned{code: codeOfPlan(document)}
 	err = deliver(ctx, &made.stdout, mine, func(w io.Writer, out output) error {
 		return report.Render(w, out.format, document, s.options(o.view, out))

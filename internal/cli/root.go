@@ -95,7 +95,7 @@ func Run(ctx context.Context, app App, args []string) Code {
 
 func newSession(app App) (*session, *cobra.Command) {
 	if app.Now == nil {
-		app.Now = time.Now
+		app.Now = time.Now //nolint:forbidigo // the one place where the system's clock comes in.
 	}
 	if app.CompletionBudget == 0 {
 		app.CompletionBudget = completionBudget

@@ -133,7 +133,7 @@ func TestEveryCommandHasExamplesAndEveryFlagAMeaning(t *testing.T) {
 
 func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 	t.Parallel()
-	make := func(args ...string) (*pflag.FlagSet, *outputs) {
+	build := func(args ...string) (*pflag.FlagSet, *outputs) {
 		flags, outs := pflag.NewFlagSet("x", pflag.ContinueOnError), &outputs{}
 		flags.String("a-b", "built", "")
 		flags.Int("n", 1, "")
@@ -145,14 +145,14 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 	value := func(flags *pflag.FlagSet, name string) string { return flags.Lookup(name).Value.String() }
 	config := map[string][]string{"a-b": {"file"}, "n": {"7"}, "output": {"text", "json=x"}}
 
-	flags, outs := make()
+	flags, outs := build()
 	sources, err := layer(flags, nil, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "built", value(flags, "a-b"))
 	assert.Equal(t, fromBuiltIn, sources["a-b"])
 	assert.Empty(t, *outs)
 
-	flags, outs = make()
+	flags, outs = build()
 	sources, err = layer(flags, map[string]string{"MIGRATE_N": "", "MIGRATE_LIST": "one, with comma\ntwo\n"}, config)
 	require.NoError(t, err)
 	assert.Equal(t, "file", value(flags, "a-b"))
@@ -163,7 +163,7 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"one, with comma", "two"}, list)
 
-	flags, _ = make("--a-b=line")
+	flags, _ = build("--a-b=line")
 	sources, err = layer(flags, map[string]string{"MIGRATE_A_B": "env", "MIGRATE_N": "9"}, config)
 	require.NoError(t, err)
 	assert.Equal(t, "line", value(flags, "a-b"))
@@ -171,7 +171,7 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 	assert.Equal(t, "9", value(flags, "n"))
 	assert.Equal(t, fromEnv, sources["n"])
 
-	flags, _ = make()
+	flags, _ = build()
 	_, err = layer(flags, map[string]string{"MIGRATE_N": "many"}, nil)
 	var wrong *UsageError
 	require.ErrorAs(t, err, &wrong)

@@ -101,7 +101,7 @@ func settings(running *cobra.Command, env map[string]string, config map[string][
 		cmd.Flags().VisitAll(collect)
 		cmd.InheritedFlags().VisitAll(collect)
 	}
-	var all []Setting
+	all := make([]Setting, 0, len(seen))
 	for _, setting := range seen {
 		all = append(all, setting)
 	}

@@ -99,12 +99,7 @@ func (d *yamlDocument) aliases(node *yaml.Node) bool {
 		d.wrong(node.Line, "anchors and aliases are not allowed")
 		return true
 	}
-	for _, child := range node.Content {
-		if d.aliases(child) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(node.Content, d.aliases)
 }
 
 // mapping returns a mapping's values by key. With known keys, every other key is a mistake.

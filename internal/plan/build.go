@@ -311,8 +311,10 @@ func (b *builder) findings(comparison Comparison) []finding.Finding {
 		out = append(out, finding.Finding{ID: idRedacted, Severity: finding.Block, Object: b.in.Source, Message: "the snapshot holds digests instead of secret values: the plan can be read but not applied", Hint: "plan against the live cluster, or write the snapshot with --include-secrets"})
 	}
 	if b.in.CAKey {
-		out = append(out, finding.Finding{ID: idExposed, Severity: finding.Info, Object: "Secret/" + b.in.Result.Namespace + "/" + b.in.Cluster.ID + "-ca", Path: "data[tls.key]",
-			Message: "the CA's private key leaves its vault: whoever may read Secrets in namespace " + b.in.Result.Namespace + " can then issue any certificate of the cluster", Hint: "see who may, before phase translate: kubectl auth can-i get secrets --namespace " + b.in.Result.Namespace + " --as NAME"})
+		out = append(out, finding.Finding{
+			ID: idExposed, Severity: finding.Info, Object: "Secret/" + b.in.Result.Namespace + "/" + b.in.Cluster.ID + "-ca", Path: "data[tls.key]",
+			Message: "the CA's private key leaves its vault: whoever may read Secrets in namespace " + b.in.Result.Namespace + " can then issue any certificate of the cluster", Hint: "see who may, before phase translate: kubectl auth can-i get secrets --namespace " + b.in.Result.Namespace + " --as NAME",
+		})
 	}
 	// With checks, CHK-PKI-001 says it already.
 	if !b.in.CAKey && b.in.Report == nil {

@@ -114,14 +114,14 @@ func loadNodes(t *testing.T, inside *mc.Cluster) {
 	text, err := os.ReadFile(filepath.Join(fixtures, id, "input", "workload-cluster", "nodes.yaml"))
 	require.NoError(t, err)
 	loaded := 0
-	for _, document := range strings.Split(string(text), "\n---\n") {
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var node corev1.Node
 		require.NoError(t, yaml.Unmarshal([]byte(document), &node))
 		if node.Name == "" {
 			continue
 		}
 		status := node.Status
-		node.ResourceVersion, node.UID, node.SelfLink = "", "", ""
+		node.ResourceVersion, node.UID = "", ""
 		require.NoError(t, full.Create(t.Context(), &node))
 		node.Status = status
 		require.NoError(t, full.Status().Update(t.Context(), &node))

@@ -44,10 +44,10 @@ func TestMain(m *testing.M) {
 }
 
 // connection returns a read-only connection that counts requests by method and path.
-func connection(t testing.TB) (*kube.ReadOnly, *requests) {
-	t.Helper()
+func connection(tb testing.TB) (*kube.ReadOnly, *requests) {
+	tb.Helper()
 	if cluster == nil {
-		t.Skip("needs the embedded management cluster: run without -short")
+		tb.Skip("needs the embedded management cluster: run without -short")
 	}
 	seen := &requests{}
 	connected, err := kube.ForConfig(cluster.Config(), kube.Options{Version: "acceptance", Wrap: func(next http.RoundTripper) http.RoundTripper {
@@ -56,7 +56,7 @@ func connection(t testing.TB) (*kube.ReadOnly, *requests) {
 			return next.RoundTrip(r)
 		})
 	}})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return connected, seen
 }
 
@@ -83,32 +83,32 @@ func (r *requests) reset() []string {
 	return seen
 }
 
-func seedCluster(t testing.TB) {
-	t.Helper()
+func seedCluster(tb testing.TB) {
+	tb.Helper()
 	dirs := []string{"../../testdata/management-cluster", filepath.Join(fixtures, id, "input")}
-	_, err := seed.Load(context.WithoutCancel(t.Context()), cluster.Config(), dirs, seed.Options{Clusters: []string{id}, ControllerManager: true, SkipServiceAccountTokens: true})
-	require.NoError(t, err)
+	_, err := seed.Load(context.WithoutCancel(tb.Context()), cluster.Config(), dirs, seed.Options{Clusters: []string{id}, ControllerManager: true, SkipServiceAccountTokens: true})
+	require.NoError(tb, err)
 }
 
-func translateLive(t testing.TB, reader client.Reader, namespace string) (*legacy.Cluster, *translate.Result) {
-	t.Helper()
+func translateLive(tb testing.TB, reader client.Reader, namespace string) (*legacy.Cluster, *translate.Result) {
+	tb.Helper()
 	source := legacy.NewLive(reader, "test", legacy.Options{})
-	picture, err := source.Load(t.Context(), id)
-	require.NoError(t, err)
+	picture, err := source.Load(tb.Context(), id)
+	require.NoError(tb, err)
 	key, err := os.ReadFile(filepath.Join(fixtures, id, "ca", "ca.key"))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	answers := map[string]finding.Answer{"spec.cluster.docker.daemon.cidr": {Value: "drop", Reason: "a test"}}
 	return picture, translate.New().Translate(picture, translate.Options{CAKey: key, Answers: answers, Namespace: namespace})
 }
 
-func makePlan(t testing.TB, connected *kube.ReadOnly, namespace string) *plan.Plan {
-	t.Helper()
-	picture, result := translateLive(t, connected.Reader, namespace)
-	p, err := plan.Build(t.Context(), plan.Input{
+func makePlan(tb testing.TB, connected *kube.ReadOnly, namespace string) *plan.Plan {
+	tb.Helper()
+	picture, result := translateLive(tb, connected.Reader, namespace)
+	p, err := plan.Build(tb.Context(), plan.Input{
 		Cluster: picture, Result: result, Comparer: plan.Live(connected.Applier, picture.Existing, 8),
 		Source: "live test", Now: time.Date(2026, 11, 22, 7, 0, 0, 0, time.UTC), Tool: "test", CAKey: true,
 	})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return p
 }
 
@@ -231,12 +231,13 @@ func TestAppliedObjectsLeaveNothingToDo(t *testing.T) {
 
 // cleanUp takes finalizers off as well: there is no KVM provider in this cluster that would.
 func cleanUp(t *testing.T, full client.Client, o *translate.Object) {
+	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	live := o.DeepCopy()
 	if o.GetKind() == "Namespace" {
 		return
 	}
-	assert.NoError(t, client.IgnoreNotFound(full.Delete(ctx, live)))
+	require.NoError(t, client.IgnoreNotFound(full.Delete(ctx, live)))
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 	assert.NoError(t, client.IgnoreNotFound(full.Patch(ctx, o.DeepCopy(), patch)))
 }
@@ -267,7 +268,7 @@ func BenchmarkLivePlan(b *testing.B) {
 	file := objectsFile(b, connected.Reader)
 	b.Run("kubectl", func(b *testing.B) {
 		for b.Loop() {
-			command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", cluster.KubeconfigPath(), "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file) //nolint:gosec // G204: a binary the lab built.
+			command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", cluster.KubeconfigPath(), "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file)
 			out, err := command.CombinedOutput()
 			var exit *exec.ExitError
 			if err != nil {

@@ -57,7 +57,7 @@ func install(ctx context.Context, progress io.Writer, packages ...string) error 
 		return fmt.Errorf("installing %s: not root; install it by hand (apt-get install %s)", packages[0], strings.Join(packages, " "))
 	}
 	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
-		fmt.Fprintf(progress, "apt-get %s\n", strings.Join(args, " "))
+		_, _ = fmt.Fprintf(progress, "apt-get %s\n", strings.Join(args, " "))
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		cmd.Stdout, cmd.Stderr = progress, progress
@@ -80,7 +80,7 @@ func Axe(ctx context.Context, cacheDir string, progress io.Writer) (string, erro
 		if err := npm(ctx, progress); err != nil {
 			return "", err
 		}
-		fmt.Fprintf(progress, "npm pack axe-core@%s\n", AxeVersion)
+		_, _ = fmt.Fprintf(progress, "npm pack axe-core@%s\n", AxeVersion)
 		cmd := exec.CommandContext(ctx, "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", cacheDir, "axe-core@"+AxeVersion)
 		cmd.Dir = cacheDir
 		cmd.Stdout, cmd.Stderr = progress, progress

@@ -25,13 +25,13 @@ type Session struct {
 
 // Start starts a Chromium with a fresh profile that talks to nobody on its own.
 func Start(ctx context.Context, path, profile string) (*Session, context.CancelFunc, error) {
-	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.WindowSize(1280, 900),
-	}
-	for _, flag := range []string{
+	flags := []string{
 		"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
 		"disable-component-update", "disable-sync", "hide-scrollbars", "disable-dev-shm-usage",
-	} {
+	}
+	options := make([]chromedp.ExecAllocatorOption, 0, 3+len(flags))
+	options = append(options, chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.WindowSize(1280, 900))
+	for _, flag := range flags {
 		options = append(options, chromedp.Flag(flag, true))
 	}
 	allocator, stop := chromedp.NewExecAllocator(ctx, options...)
@@ -66,7 +66,7 @@ func (s *Session) listen(event any) {
 		s.problems = append(s.problems, "exception: "+e.ExceptionDetails.Text)
 	case *runtime.EventConsoleAPICalled:
 		if e.Type == "error" || e.Type == "warning" {
-			var parts []string
+			parts := make([]string, 0, len(e.Args))
 			for _, arg := range e.Args {
 				parts = append(parts, fmt.Sprint(string(arg.Value), arg.Description))
 			}

@@ -54,7 +54,7 @@ func TestComponentIsBuiltOnceByTwoBuilders(t *testing.T) {
 	for i := range paths {
 		wg.Go(func() {
 			b, err := builder.New(opts)
-			if !assert.NoError(t, err) {
+			if !assert.NoError(t, err) { //nolint:testifylint // require must not be called outside the test's goroutine.
 				return
 			}
 			assets, err := b.Ensure(t.Context())
@@ -112,7 +112,7 @@ func TestGivenBinariesArePreferred(t *testing.T) {
 	t.Parallel()
 	assets := t.TempDir()
 	given := filepath.Join(assets, "etcd")
-	require.NoError(t, os.WriteFile(given, []byte("#!/bin/sh\n"), 0o700)) //nolint:gosec // It has to be executable.
+	require.NoError(t, os.WriteFile(given, []byte("#!/bin/sh\n"), 0o700))
 
 	found, err := newBuilder(t, builder.Options{Cache: t.TempDir(), Assets: assets}).Ensure(t.Context(), builder.Etcd)
 

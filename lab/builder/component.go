@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 
@@ -112,9 +113,7 @@ func webhookOnLoopback() Patch {
 
 func kubernetesVersionVars(version string) map[string]string {
 	vars := versionVars("k8s.io/component-base/version", version)
-	for k, v := range versionVars("k8s.io/client-go/pkg/version", version) {
-		vars[k] = v
-	}
+	maps.Copy(vars, versionVars("k8s.io/client-go/pkg/version", version))
 	return vars
 }
 

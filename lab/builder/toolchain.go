@@ -103,7 +103,7 @@ func (t *toolchain) download(ctx context.Context, src Source) (string, error) {
 
 // writeModule writes go.mod and go.sum of the build module.
 func (t *toolchain) writeModule(src Source, upstream string) error {
-	raw, err := os.ReadFile(filepath.Join(upstream, "go.mod")) //nolint:gosec // In the module cache.
+	raw, err := os.ReadFile(filepath.Join(upstream, "go.mod"))
 	if err != nil {
 		return fmt.Errorf("reading go.mod of %s: %w", src.Module, err)
 	}
@@ -116,7 +116,7 @@ func (t *toolchain) writeModule(src Source, upstream string) error {
 	}
 	// Upstream's go.sum verifies everything it did not replace locally; -mod=mod
 	// adds the siblings, checked against the checksum database.
-	sum, err := os.ReadFile(filepath.Join(upstream, "go.sum")) //nolint:gosec // In the module cache.
+	sum, err := os.ReadFile(filepath.Join(upstream, "go.sum"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading go.sum of %s: %w", src.Module, err)
 	}
@@ -171,11 +171,11 @@ func (t *toolchain) writePatched(module string, c Component) error {
 }
 
 func (t *toolchain) build(ctx context.Context, pkg, out string, vars map[string]string) error {
-	ldflags := "-s -w"
+	ldflags := append(make([]string, 0, 2+2*len(vars)), "-s", "-w")
 	for _, k := range slices.Sorted(maps.Keys(vars)) {
-		ldflags += " -X " + k + "=" + vars[k]
+		ldflags = append(ldflags, "-X", k+"="+vars[k])
 	}
-	return t.run(ctx, t.file, "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", out, pkg)
+	return t.run(ctx, t.file, "build", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(ldflags, " "), "-o", out, pkg)
 }
 
 func (t *toolchain) write(name string, content []byte) error {

@@ -168,7 +168,7 @@ func TestClusterAPIRefusesAnInvalidCluster(t *testing.T) {
 	err := cluster.Client().Create(t.Context(), bad)
 
 	require.Error(t, err)
-	assert.ErrorContains(t, err, "admission webhook")
+	require.ErrorContains(t, err, "admission webhook")
 	assert.ErrorContains(t, err, "not-a-cidr")
 }
 
@@ -287,7 +287,7 @@ func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	})
 
 	require.ErrorContains(t, err, "starting kube-apiserver: it ended with exit status 1")
-	assert.ErrorContains(t, err, "unknown flag: --no-such-flag")
+	require.ErrorContains(t, err, "unknown flag: --no-such-flag")
 	assert.NoDirExists(t, dir)
 }
 

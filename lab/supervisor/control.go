@@ -42,12 +42,7 @@ func Up(ctx context.Context, dir string, argv []string, out io.Writer) (*State, 
 		return nil, fmt.Errorf("starting a lab in %s: one is running there already; see `lab status`, or end it with `lab down`", dir)
 	}
 
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), argv[0], argv[1:]...) //nolint:gosec // Our own executable.
-	// A session of its own, so that neither Ctrl-C nor the terminal's end
-	// reaches it behind our back.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Dir = "/"
-	cmd.Env = os.Environ()
+	cmd := detached(ctx, argv)
 	lease, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("starting the supervisor: %w", err)
@@ -96,12 +91,26 @@ func Up(ctx context.Context, dir string, argv []string, out io.Writer) (*State, 
 		}
 		return state, nil
 	}
-	waitErr := cmd.Wait()
-	raw, readErr := io.ReadAll(io.NewSectionReader(stderr, 0, complaintLimit))
-	if text := strings.TrimSpace(string(raw)); readErr == nil && text != "" {
-		return nil, errors.New(text)
+	return nil, complaint(stderr, errors.Join(cmd.Wait(), err))
+}
+
+// detached is a command in a session of its own, so that neither Ctrl-C nor the
+// terminal's end reaches it behind our back.
+func detached(ctx context.Context, argv []string) *exec.Cmd {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Dir = "/"
+	cmd.Env = os.Environ()
+	return cmd
+}
+
+// complaint is what the supervisor said before it ended, else how it ended.
+func complaint(stderr io.ReaderAt, ended error) error {
+	raw, err := io.ReadAll(io.NewSectionReader(stderr, 0, complaintLimit))
+	if text := strings.TrimSpace(string(raw)); err == nil && text != "" {
+		return errors.New(text)
 	}
-	return nil, fmt.Errorf("starting the lab: the supervisor ended early: %w", errors.Join(waitErr, err))
+	return fmt.Errorf("starting the lab: the supervisor ended early: %w", ended)
 }
 
 // Down ends the lab in a directory and returns when no process and, unless the

@@ -126,7 +126,7 @@ func (g *guard) start(c command) (int, error) {
 		return 0, err
 	}
 	defer log.Close()                             //nolint:errcheck // The child has its own descriptor.
-	cmd := exec.Command(c.Argv[0], c.Argv[1:]...) //nolint:gosec,noctx // Running what the starter names is the purpose.
+	cmd := exec.Command(c.Argv[0], c.Argv[1:]...) //nolint:noctx // Running what the starter names is the purpose.
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.Env, c.Dir, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -148,7 +148,7 @@ func (g *guard) exited(x exit) {
 }
 
 func (g *guard) tell(e event) {
-	_ = g.events.Encode(e) // Without a reader there is nobody to tell.
+	_ = g.events.Encode(e) //nolint:errchkjson // Without a reader there is nobody to tell.
 }
 
 // end ends the children and removes what was to be removed, in this order:
