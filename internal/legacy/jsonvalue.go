@@ -262,6 +262,9 @@ func (d *jsonText) rawText() (raw string, plain bool, err error) {
 	start := d.i
 	plain = true
 	for d.i < len(d.s) {
+		if d.i += ordinary(d.s[d.i:]); d.i >= len(d.s) {
+			break
+		}
 		switch c := d.s[d.i]; {
 		case c == '"':
 			raw = d.s[start:d.i]
@@ -282,6 +285,23 @@ func (d *jsonText) rawText() (raw string, plain bool, err error) {
 		}
 	}
 	return "", false, d.errorf("unexpected end of a string")
+}
+
+// ordinary counts bytes at the beginning of s that mean themselves inside a string, eight at a time. Most of a snapshot is base64,
+// and this loop is a tenth of the time it takes to read a fleet.
+func ordinary(s string) int {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	n := 0
+	for ; n+8 <= len(s); n += 8 {
+		x := uint64(s[n]) | uint64(s[n+1])<<8 | uint64(s[n+2])<<16 | uint64(s[n+3])<<24 |
+			uint64(s[n+4])<<32 | uint64(s[n+5])<<40 | uint64(s[n+6])<<48 | uint64(s[n+7])<<56
+		quote, backslash := x^('"'*ones), x^('\\'*ones)
+		special := x | (x-' '*ones)&^x | (quote-ones)&^quote | (backslash-ones)&^backslash
+		if special&high != 0 {
+			break
+		}
+	}
+	return n
 }
 
 // escape checks one escape sequence.
