@@ -65,9 +65,12 @@ func run(ctx context.Context, registry []Check, facts Facts, options Options) (R
 		Findings:   []finding.Finding{},
 	}
 	report.Cluster, report.Organization = facts.Cluster.ID, facts.Cluster.Organization
-	report.Findings = append(report.Findings, facts.Cluster.Problems...)
-	report.Findings = append(report.Findings, facts.Translation...)
-	finding.Sort(report.Findings)
+	// Whoever asks for one check wants its answer, not fifty lines about the rest.
+	if len(options.Only) == 0 {
+		report.Findings = append(report.Findings, facts.Cluster.Problems...)
+		report.Findings = append(report.Findings, facts.Translation...)
+		finding.Sort(report.Findings)
+	}
 
 	for n, check := range registry {
 		if len(options.Only) > 0 && !slices.Contains(options.Only, check.ID) {

@@ -193,7 +193,7 @@ func (r *rendering) addTo(cmd *cobra.Command, phase bool) {
 	flags.StringVar(&r.audience, "audience", string(report.Engineer), "who reads it: engineer, or customer (no host names, addresses and internal names)")
 	complete(cmd, "audience", fixed(string(report.Engineer), string(report.Customer)))
 	if phase {
-		flags.StringVar(&r.only, "only", "", "only one phase, by name or number (roll, 3, phase/3)")
+		flags.StringVar(&r.only, "only", "", "only one phase, by name or number (adopt, 4, phase/4)")
 	}
 }
 

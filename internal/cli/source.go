@@ -47,7 +47,7 @@ func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place,
 	if f.from != "" {
 		source, err := legacy.Open(ctx, f.from, opts)
 		if err != nil {
-			return nil, withHint(fmt.Errorf("opening the snapshot: %w", err), "name a directory or a .tar.gz file with Kubernetes objects in YAML or JSON")
+			return nil, withHint(err, "name a directory or a .tar.gz file with Kubernetes objects in YAML or JSON")
 		}
 		s.atEnd(source.Close)
 		return &place{Source: source}, nil

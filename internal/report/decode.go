@@ -44,8 +44,9 @@ func Decode(data []byte) (any, error) {
 		APIVersion string `json:"apiVersion"`
 		Kind       Kind   `json:"kind"`
 	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("reading document: %w", err)
+	if json.Unmarshal(data, &head) != nil {
+		// The decoder's own words name Go types, which say nothing to the person at the keyboard.
+		return nil, errors.New("reading document: it has no apiVersion and kind, so it is no document of this program")
 	}
 	if _, version, _ := strings.Cut(head.APIVersion, "/"); version != documentVersion {
 		return nil, fmt.Errorf("reading document: apiVersion is %q, this program reads version %s", head.APIVersion, documentVersion)

@@ -179,11 +179,11 @@ func (m *markdown) details(phase string, g kindGroup, full bool) []byte {
 	return d.b.Bytes()
 }
 
-// fieldProse is one field of an object: its values, where they come from, and whom they overrule.
+// fieldProse is one field of an object: its values, and where they come from.
 func fieldProse(f plan.FieldChange, hide bool) string {
 	text := code(f.Path)
 	before, after := valueText(f.Before), valueText(f.After)
-	if hide {
+	if hide && isData(f.Path) {
 		before, after = hidden(before), hidden(after)
 	}
 	switch {

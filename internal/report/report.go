@@ -43,7 +43,7 @@ type Options struct {
 	ASCII bool
 	// Full shows every object, field and passed check instead of collapsing long lists.
 	Full bool
-	// Only narrows text, Markdown and names to one phase, given by name or by number ("roll", "3", "phase/3").
+	// Only narrows text, Markdown and names to one phase, given by name or by number ("adopt", "4", "phase/4").
 	// The formats that carry the document (json, yaml, html) are always whole.
 	Only string
 	// Audience is the reader; empty means Engineer.

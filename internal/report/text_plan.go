@@ -268,7 +268,7 @@ func (t planText) object(o plan.Object) {
 // change shows a field's value, or how it changes.
 func (t planText) change(o plan.Object, f plan.FieldChange) string {
 	before, after := valueText(f.Before), valueText(f.After)
-	if o.Secret && !t.opts.Full {
+	if o.Secret && isData(f.Path) && !t.opts.Full {
 		before, after = hidden(before), hidden(after)
 	}
 	if !t.opts.Full {
@@ -290,6 +290,11 @@ func (t planText) path(f plan.FieldChange) string {
 		return f.Path
 	}
 	return strings.TrimPrefix(f.Path, "spec.")
+}
+
+// isData tells a Secret's values from its labels and its type, which are nobody's secret.
+func isData(path string) bool {
+	return strings.HasPrefix(path, "data") || strings.HasPrefix(path, "stringData")
 }
 
 func hidden(value string) string {

@@ -44,7 +44,7 @@ func migrate(t *testing.T, seen *requests, args ...string) (code int, stdout, st
 // TestEveryReadOnlyCommandOnlyReads runs all commands against the live management cluster and looks at what went over the wire.
 func TestEveryReadOnlyCommandOnlyReads(t *testing.T) {
 	_, seen := connection(t)
-	seedCluster(t)
+	seedCluster(t, id)
 	ca := filepath.Join(fixtures, id, "ca")
 	key := []string{"--ca-cert", filepath.Join(ca, "ca.crt"), "--ca-key", filepath.Join(ca, "ca.key")}
 	snapshot := filepath.Join(t.TempDir(), "snapshot")
@@ -85,7 +85,7 @@ func TestEveryReadOnlyCommandOnlyReads(t *testing.T) {
 // recorded inside the real one.
 func TestNodesOfAReachableWorkloadClusterArePartOfThePlan(t *testing.T) {
 	_, seen := connection(t)
-	seedCluster(t)
+	seedCluster(t, id)
 	inside, err := mc.Start(t.Context(), mc.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, inside.Stop(context.WithoutCancel(t.Context()))) })

@@ -83,14 +83,14 @@ func (r *requests) reset() []string {
 	return seen
 }
 
-func seedCluster(tb testing.TB) {
+func seedCluster(tb testing.TB, id string) {
 	tb.Helper()
 	dirs := []string{"../../testdata/management-cluster", filepath.Join(fixtures, id, "input")}
 	_, err := seed.Load(context.WithoutCancel(tb.Context()), cluster.Config(), dirs, seed.Options{Clusters: []string{id}, ControllerManager: true, SkipServiceAccountTokens: true})
 	require.NoError(tb, err)
 }
 
-func translateLive(tb testing.TB, reader client.Reader, namespace string) (*legacy.Cluster, *translate.Result) {
+func translateLive(tb testing.TB, reader client.Reader, id, namespace string) (*legacy.Cluster, *translate.Result) {
 	tb.Helper()
 	source := legacy.NewLive(reader, "test", legacy.Options{})
 	picture, err := source.Load(tb.Context(), id)
@@ -101,9 +101,9 @@ func translateLive(tb testing.TB, reader client.Reader, namespace string) (*lega
 	return picture, translate.New().Translate(picture, translate.Options{CAKey: key, Answers: answers, Namespace: namespace})
 }
 
-func makePlan(tb testing.TB, connected *kube.ReadOnly, namespace string) *plan.Plan {
+func makePlan(tb testing.TB, connected *kube.ReadOnly, id, namespace string) *plan.Plan {
 	tb.Helper()
-	picture, result := translateLive(tb, connected.Reader, namespace)
+	picture, result := translateLive(tb, connected.Reader, id, namespace)
 	p, err := plan.Build(tb.Context(), plan.Input{
 		Cluster: picture, Result: result, Comparer: plan.Live(connected.Applier, picture.Existing, 8),
 		Source: "live test", Now: time.Date(2026, 11, 22, 7, 0, 0, 0, time.UTC), Tool: "test", CAKey: true,
@@ -127,10 +127,10 @@ func refusals(findings []finding.Finding) []string {
 // real CRDs of Cluster API, its admission webhooks, and ours.
 func TestEveryPlannedObjectPassesTheRealAPIServer(t *testing.T) {
 	connected, seen := connection(t)
-	seedCluster(t)
+	seedCluster(t, id)
 
 	const name = "org-planned"
-	before := makePlan(t, connected, name)
+	before := makePlan(t, connected, id, name)
 	assert.Empty(t, refusals(before.Findings))
 	assert.Contains(t, before.Basis.Compared, "does not exist yet")
 	assert.Equal(t, 4, before.Summary.Adopt)
@@ -140,7 +140,7 @@ func TestEveryPlannedObjectPassesTheRealAPIServer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, full.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 
-	after := makePlan(t, connected, name)
+	after := makePlan(t, connected, id, name)
 	assert.Empty(t, refusals(after.Findings))
 	assert.Equal(t, "server-side dry run", after.Basis.Compared)
 	assert.Equal(t, before.Summary.Adopt, after.Summary.Adopt)
@@ -204,10 +204,10 @@ func requireOnlyLooks(t *testing.T, requests []string, objects int) {
 // TestAppliedObjectsLeaveNothingToDo applies the plan's first phase for real, and a fresh plan finds it done: a plan is idempotent.
 func TestAppliedObjectsLeaveNothingToDo(t *testing.T) {
 	connected, _ := connection(t)
-	seedCluster(t)
+	seedCluster(t, id)
 	full, err := client.New(cluster.Config(), client.Options{})
 	require.NoError(t, err)
-	_, result := translateLive(t, connected.Reader, "org-acme")
+	_, result := translateLive(t, connected.Reader, id, "org-acme")
 	for _, o := range result.Objects {
 		if o.Phase != translate.PhaseTranslate && o.Phase != translate.PhaseAdopt {
 			continue
@@ -215,7 +215,7 @@ func TestAppliedObjectsLeaveNothingToDo(t *testing.T) {
 		require.NoError(t, full.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner(kube.FieldOwner)), o.Ref())
 		t.Cleanup(func() { cleanUp(t, full, o) })
 	}
-	p := makePlan(t, connected, "org-acme")
+	p := makePlan(t, connected, id, "org-acme")
 	assert.Empty(t, refusals(p.Findings))
 	for _, c := range p.Changes {
 		if c.Phase == plan.PhaseTranslate || c.Phase == plan.PhaseAdopt {
@@ -246,42 +246,47 @@ func cleanUp(t *testing.T, full client.Client, o *translate.Object) {
 // run; docs/performance.md quotes the ratio.
 func BenchmarkLivePlan(b *testing.B) {
 	connected, _ := connection(b)
-	seedCluster(b)
 	full, err := client.New(cluster.Config(), client.Options{})
 	require.NoError(b, err)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "org-acme"}}
-	require.NoError(b, client.IgnoreAlreadyExists(full.Create(b.Context(), namespace)))
-
-	b.Run("migrate", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			// A connection of its own each time, as the command has: connections share a budget of requests.
-			fresh, _ := connection(b)
-			require.Empty(b, refusals(makePlan(b, fresh, "org-acme").Findings))
-		}
-	})
 	build, err := builder.New(builder.Options{Out: os.Stderr})
 	require.NoError(b, err)
 	assets, err := build.Ensure(b.Context(), builder.Kubectl)
 	require.NoError(b, err)
-	kubectl := assets[builder.Kubectl]
-	file := objectsFile(b, connected.Reader)
-	b.Run("kubectl", func(b *testing.B) {
-		for b.Loop() {
-			command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", cluster.KubeconfigPath(), "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file)
-			out, err := command.CombinedOutput()
-			var exit *exec.ExitError
-			if err != nil {
-				require.ErrorAs(b, err, &exit, string(out))
-				require.Equal(b, 1, exit.ExitCode(), "1 means that there are differences: %s", out)
+	for id, namespace := range map[string]string{"al9qy": "org-acme", "b4n9x": "org-globex"} {
+		seedCluster(b, id)
+		require.NoError(b, client.IgnoreAlreadyExists(full.Create(b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})))
+		b.Run(id+"/migrate", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				// A connection of its own each time, as the command has: connections share a budget of requests.
+				fresh, _ := connection(b)
+				require.Empty(b, refusals(makePlan(b, fresh, id, namespace).Findings))
 			}
-		}
-	})
+		})
+		file := objectsFile(b, connected.Reader, id, namespace)
+		b.Run(id+"/kubectl", func(b *testing.B) {
+			for b.Loop() {
+				diff(b, assets[builder.Kubectl], file)
+			}
+		})
+	}
 }
 
-func objectsFile(b *testing.B, reader client.Reader) string {
+// diff runs kubectl diff; exit code 1 means that there are differences.
+func diff(b *testing.B, kubectl, file string) {
 	b.Helper()
-	_, result := translateLive(b, reader, "org-acme")
+	command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", cluster.KubeconfigPath(), "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file)
+	out, err := command.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil {
+		require.ErrorAs(b, err, &exit, string(out))
+		require.Equal(b, 1, exit.ExitCode(), string(out))
+	}
+}
+
+func objectsFile(b *testing.B, reader client.Reader, id, namespace string) string {
+	b.Helper()
+	_, result := translateLive(b, reader, id, namespace)
 	var all strings.Builder
 	for _, o := range result.Objects {
 		if o.Phase == translate.PhaseFinalize {
