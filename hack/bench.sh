@@ -18,7 +18,7 @@ go test ./internal/translate -run '^$' -bench Translate -benchmem | grep ^Benchm
 
 echo "== plan of a 15-node cluster from a snapshot, whole process"
 go run ./hack/fleet -n 1 -workers 14 -o "$work/one"
-process "plan, JSON snapshot" bin/migrate plan --from "$work/one" -o json="$work/plan.json"
+process "plan, 15 nodes, JSON snapshot" bin/migrate plan --from "$work/one" -o json="$work/plan.json"
 process "plan, YAML as recorded (13 nodes)" bin/migrate plan --from testdata/fixtures/b4n9x -o json="$work/plan.json"
 
 echo "== fleet of $clusters clusters"
