@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -105,7 +106,7 @@ func makePlan(tb testing.TB, connected *kube.ReadOnly, id, namespace string) *pl
 	tb.Helper()
 	picture, result := translateLive(tb, connected.Reader, id, namespace)
 	p, err := plan.Build(tb.Context(), plan.Input{
-		Cluster: picture, Result: result, Comparer: plan.Live(connected.Applier, picture.Existing, 8),
+		Cluster: picture, Result: result, Comparer: plan.Live(connected.Applier, picture.Existing, 16),
 		Source: "live test", Now: time.Date(2026, 11, 22, 7, 0, 0, 0, time.UTC), Tool: "test", CAKey: true,
 	})
 	require.NoError(tb, err)
@@ -252,30 +253,39 @@ func BenchmarkLivePlan(b *testing.B) {
 	require.NoError(b, err)
 	assets, err := build.Ensure(b.Context(), builder.Kubectl)
 	require.NoError(b, err)
-	for id, namespace := range map[string]string{"al9qy": "org-acme", "b4n9x": "org-globex"} {
+	organizations := map[string]string{"al9qy": "org-acme", "b4n9x": "org-globex"}
+	for id, namespace := range organizations {
 		seedCluster(b, id)
 		require.NoError(b, client.IgnoreAlreadyExists(full.Create(b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})))
-		b.Run(id+"/migrate", func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				// A connection of its own each time, as the command has: connections share a budget of requests.
-				fresh, _ := connection(b)
-				require.Empty(b, refusals(makePlan(b, fresh, id, namespace).Findings))
-			}
-		})
-		file := objectsFile(b, connected.Reader, id, namespace)
-		b.Run(id+"/kubectl", func(b *testing.B) {
-			for b.Loop() {
-				diff(b, assets[builder.Kubectl], file)
-			}
-		})
+	}
+	// The same machine, and a management cluster some kilometres away.
+	for name, kubeconfig := range map[string]string{"loopback": cluster.KubeconfigPath(), "10ms": atDistance(b, 10*time.Millisecond)} {
+		for id, namespace := range organizations {
+			b.Run(name+"/"+id+"/migrate", func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					// A connection of its own each time, as the command has: connections share a budget of requests.
+					config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+					require.NoError(b, err)
+					fresh, err := kube.ForConfig(config, kube.Options{Version: "acceptance"})
+					require.NoError(b, err)
+					require.Empty(b, refusals(makePlan(b, fresh, id, namespace).Findings))
+				}
+			})
+			file := objectsFile(b, connected.Reader, id, namespace)
+			b.Run(name+"/"+id+"/kubectl", func(b *testing.B) {
+				for b.Loop() {
+					diff(b, assets[builder.Kubectl], kubeconfig, file)
+				}
+			})
+		}
 	}
 }
 
 // diff runs kubectl diff; exit code 1 means that there are differences.
-func diff(b *testing.B, kubectl, file string) {
+func diff(b *testing.B, kubectl, kubeconfig, file string) {
 	b.Helper()
-	command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", cluster.KubeconfigPath(), "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file)
+	command := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", kubeconfig, "diff", "--server-side", "--field-manager", kube.FieldOwner, "--filename", file)
 	out, err := command.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil {
