@@ -9,9 +9,6 @@ import (
 const (
 	// MachineFinalizer lets the provider stop the virtual machine and let go of its volumes before a KVMMachine goes.
 	MachineFinalizer = "kvmmachine.infrastructure.cluster.x-k8s.io"
-
-	// BootstrapExecSucceededCondition tells whether the bootstrap data ran to its end inside the guest.
-	BootstrapExecSucceededCondition = "BootstrapExecSucceeded"
 )
 
 // DeletionPolicy says what becomes of a virtual machine when its KVMMachine is deleted.
@@ -144,6 +141,10 @@ type EtcdVolume struct {
 	// claimTemplate makes one PersistentVolumeClaim per machine.
 	// +optional
 	ClaimTemplate *corev1.PersistentVolumeClaimSpec `json:"claimTemplate,omitempty"`
+
+	// size of the disk that is made there; 10Gi when empty.
+	// +optional
+	Size Size `json:"size,omitempty"`
 }
 
 // ISCSI is the guest's iSCSI identity.

@@ -1,0 +1,34 @@
+package v1beta2
+
+// Conditions of a KVMMachine besides Ready and Paused. Ready is their summary and is mirrored into the Machine.
+const (
+	// VirtualMachineProvisionedCondition tells whether the virtual machine runs.
+	VirtualMachineProvisionedCondition = "VirtualMachineProvisioned"
+	// BootstrapExecSucceededCondition tells whether the bootstrap data ran to their end inside the guest.
+	BootstrapExecSucceededCondition = "BootstrapExecSucceeded"
+	// NodeReadyCondition repeats the Ready condition of the workload cluster's Node, and drives the pod's readiness gate.
+	NodeReadyCondition = "NodeReady"
+)
+
+// Conditions of a KVMCluster besides Ready and Paused.
+const (
+	// EndpointReadyCondition tells whether Service, EndpointSlice and Ingress of the API are in place.
+	EndpointReadyCondition = "EndpointReady"
+)
+
+// Labels and annotations the provider puts on pods and other objects it makes.
+const (
+	// RoleLabel tells control-plane from worker.
+	RoleLabel = "infrastructure.cluster.x-k8s.io/role"
+	// MachineLabel names the KVMMachine.
+	MachineLabel = "infrastructure.cluster.x-k8s.io/machine"
+	// EvictableLabel is on pods whose guest has been drained: the disruption budget does not cover them any more.
+	EvictableLabel = "infrastructure.cluster.x-k8s.io/evictable"
+	// EvictionRequestedAnnotation is the time (RFC 3339) at which somebody first asked to evict the pod.
+	EvictionRequestedAnnotation = "infrastructure.cluster.x-k8s.io/eviction-requested"
+	// PodUIDAnnotation on a KVMMachine records the one pod that was made for it. A machine is never made twice: its disks go with its pod.
+	PodUIDAnnotation = "infrastructure.cluster.x-k8s.io/pod-uid"
+
+	// NodeReadinessGate is the pod condition that follows the workload cluster's Node.
+	NodeReadinessGate = "infrastructure.cluster.x-k8s.io/NodeReady"
+)
