@@ -1,0 +1,291 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/agent"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+)
+
+// guest is a file tree and a recorder of commands.
+type guest struct {
+	*agent.System
+
+	t        *testing.T
+	commands []string
+	// answer gives the output and error of a command; nothing and success without it.
+	answer func(command string) (string, error)
+}
+
+func newGuest(t *testing.T) *guest {
+	t.Helper()
+	g := &guest{t: t}
+	g.System = &agent.System{Root: t.TempDir(), Run: func(_ context.Context, argv ...string) (string, error) {
+		command := strings.Join(argv, " ")
+		g.commands = append(g.commands, command)
+		if g.answer != nil {
+			return g.answer(command)
+		}
+		return "", nil
+	}}
+	return g
+}
+
+func (g *guest) put(path, content string) {
+	g.t.Helper()
+	full := filepath.Join(g.Root, path)
+	require.NoError(g.t, os.MkdirAll(filepath.Dir(full), 0o755))
+	require.NoError(g.t, os.WriteFile(full, []byte(content), 0o600))
+}
+
+func (g *guest) has(path string) string {
+	g.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(g.Root, path))
+	require.NoError(g.t, err)
+	return string(raw)
+}
+
+func quiet() *logrus.Logger {
+	log := logrus.New()
+	log.SetOutput(&bytes.Buffer{})
+	return log
+}
+
+// code is the error of a command that ended with an exit code.
+func code(t *testing.T, n string) error {
+	t.Helper()
+	err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "exit "+n).Run()
+	require.Error(t, err)
+	return err
+}
+
+func (g *guest) setup(config contract.GuestConfig) {
+	g.t.Helper()
+	raw, err := json.Marshal(config)
+	require.NoError(g.t, err)
+	seed := g.t.TempDir()
+	require.NoError(g.t, os.WriteFile(filepath.Join(seed, "machine.json"), raw, 0o600))
+	require.NoError(g.t, os.WriteFile(filepath.Join(seed, "vm-agent"), []byte("program"), 0o600))
+	require.NoError(g.t, agent.Setup(g.t.Context(), g.System, seed, filepath.Join(seed, "vm-agent"), quiet()))
+}
+
+func TestSetupWritesWhatTheConfigurationAsksFor(t *testing.T) {
+	g := newGuest(t)
+	g.put("/lib/systemd/system/systemd-resolved.service", "")
+	g.put("/lib/systemd/system/systemd-timesyncd.service", "")
+	g.setup(contract.GuestConfig{
+		DNSServers: []string{"10.0.0.53", "10.0.0.54"}, SearchDomains: []string{"customer.example"}, NTPServers: []string{"10.0.0.123"},
+		ISCSIInitiatorName: "iqn.2016-04.io.example:al9qy-1",
+	})
+	assert.Equal(t, "[Resolve]\nDNS=10.0.0.53 10.0.0.54\nDomains=customer.example ~.\n", g.has("/etc/systemd/resolved.conf.d/10-capk.conf"))
+	assert.Equal(t, "[Time]\nNTP=10.0.0.123\nFallbackNTP=\n", g.has("/etc/systemd/timesyncd.conf.d/10-capk.conf"))
+	assert.Equal(t, "InitiatorName=iqn.2016-04.io.example:al9qy-1\n", g.has("/etc/iscsi/initiatorname.iscsi"))
+	assert.Equal(t, "program", g.has("/opt/capk/vm-agent"))
+	assert.Contains(t, g.has("/etc/systemd/system/capk-agent.service"), "ExecStart=/opt/capk/vm-agent run")
+	assert.Equal(t, "null", g.has("/run/capk/problems.json"), "no problems")
+}
+
+func TestSetupWithoutSystemdResolvedWritesResolvConf(t *testing.T) {
+	g := newGuest(t)
+	g.setup(contract.GuestConfig{DNSServers: []string{"10.0.0.53"}, SearchDomains: []string{"a.example", "b.example"}})
+	assert.Equal(t, "nameserver 10.0.0.53\nsearch a.example b.example\n", g.has("/etc/resolv.conf"))
+}
+
+func TestSetupGoesOnAfterAProblemAndReportsIt(t *testing.T) {
+	g := newGuest(t)
+	g.setup(contract.GuestConfig{NTPServers: []string{"10.0.0.123"}, ISCSIInitiatorName: "iqn.2016-04.io.example:1"})
+	assert.Contains(t, g.has("/run/capk/problems.json"), "neither chrony nor systemd-timesyncd")
+	assert.Contains(t, g.has("/etc/iscsi/initiatorname.iscsi"), "iqn.")
+}
+
+func TestABlankDiskIsFormattedFilledAndMounted(t *testing.T) {
+	g := newGuest(t)
+	g.put("/dev/disk/by-id/virtio-docker", "")
+	g.put("/etc/fstab", "/dev/vda / ext4 defaults 0 1\n")
+	blank := code(t, "2")
+	g.answer = func(command string) (string, error) {
+		switch {
+		case strings.HasPrefix(command, "blkid"), strings.HasPrefix(command, "mountpoint"):
+			return "", blank
+		default:
+			return "", nil
+		}
+	}
+	config := contract.GuestConfig{Mounts: []contract.Mount{{Disk: "docker", Path: "/var/lib/containerd"}, {Tag: "data", Path: "/data/data"}}}
+	g.setup(config)
+	all := strings.Join(g.commands, "\n")
+	assert.Contains(t, all, "mkfs.ext4 -q -F")
+	assert.Contains(t, all, "cp -a /var/lib/containerd /var/lib/capk/disks/docker/data")
+	assert.Contains(t, all, "\nmount /var/lib/containerd\nmountpoint -q /data/data\nmount /data/data")
+	want := "/dev/vda / ext4 defaults 0 1\n" +
+		"# begin of what the machine's agent mounts\n" +
+		"/dev/disk/by-id/virtio-docker /var/lib/capk/disks/docker ext4 defaults,nofail,x-systemd.device-timeout=60 0 2\n" +
+		"/var/lib/capk/disks/docker/data /var/lib/containerd none bind,nofail,x-systemd.requires-mounts-for=/var/lib/capk/disks/docker 0 0\n" +
+		"data /data/data 9p trans=virtio,version=9p2000.L,msize=262144,nofail 0 0\n" +
+		"# end of what the machine's agent mounts\n"
+	assert.Equal(t, want, g.has("/etc/fstab"))
+	g.setup(config)
+	assert.Equal(t, want, g.has("/etc/fstab"), "a second boot changes nothing")
+}
+
+func TestADiskWithContentIsNeverFormatted(t *testing.T) {
+	g := newGuest(t)
+	g.put("/dev/disk/by-id/virtio-etcd", "")
+	g.put("/var/lib/capk/disks/etcd/complete", "")
+	g.setup(contract.GuestConfig{Mounts: []contract.Mount{{Disk: "etcd", Path: "/var/lib/etcd"}}})
+	all := strings.Join(g.commands, "\n")
+	assert.NotContains(t, all, "mkfs")
+	assert.NotContains(t, all, "cp -a")
+}
+
+func TestADiskThatCannotBeReadIsNotTakenForBlank(t *testing.T) {
+	g := newGuest(t)
+	g.put("/dev/disk/by-id/virtio-etcd", "")
+	broken := errors.New("input/output error")
+	g.answer = func(command string) (string, error) {
+		if strings.HasPrefix(command, "blkid") {
+			return "", broken
+		}
+		return "", nil
+	}
+	g.setup(contract.GuestConfig{Mounts: []contract.Mount{{Disk: "etcd", Path: "/var/lib/etcd"}}})
+	assert.NotContains(t, strings.Join(g.commands, "\n"), "mkfs")
+	assert.Contains(t, g.has("/run/capk/problems.json"), "input/output error")
+}
+
+func TestAMissingDiskIsAProblemWithItsName(t *testing.T) {
+	g := newGuest(t)
+	g.setup(contract.GuestConfig{Mounts: []contract.Mount{{Disk: "kubelet", Path: "/var/lib/kubelet"}}})
+	assert.Contains(t, g.has("/run/capk/problems.json"), `/var/lib/kubelet: the machine has no disk \"kubelet\"`)
+}
+
+func (g *guest) agent(config contract.GuestConfig) *agent.Agent {
+	g.t.Helper()
+	raw, err := json.Marshal(config)
+	require.NoError(g.t, err)
+	g.put("/var/lib/capk/machine.json", string(raw))
+	a, err := agent.New(g.System, testclock.NewFakeClock(time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)), quiet())
+	require.NoError(g.t, err)
+	a.KubeletURL, a.APIURL = "http://127.0.0.1:1/", ""
+	return a
+}
+
+func TestBootstrapMovesForwardOnly(t *testing.T) {
+	g := newGuest(t)
+	a := g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig})
+	assert.Equal(t, contract.BootstrapRunning, a.Look(t.Context()).Bootstrap)
+	g.put("/run/cluster-api/bootstrap-success.complete", "success")
+	assert.Equal(t, contract.BootstrapSucceeded, a.Look(t.Context()).Bootstrap)
+
+	// A reboot: /run is empty, and cloud-init has ended again without running kubeadm.
+	require.NoError(t, os.RemoveAll(filepath.Join(g.Root, "run")))
+	g.put("/run/cloud-init/result.json", "{}")
+	again := g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig})
+	assert.Equal(t, contract.BootstrapSucceeded, again.Look(t.Context()).Bootstrap)
+}
+
+func TestAFailedBootstrapTellsTheEndOfItsLogWithoutCredentials(t *testing.T) {
+	g := newGuest(t)
+	g.put("/run/cloud-init/result.json", "{}")
+	g.put("/var/log/cloud-init-output.log", strings.Repeat("old line\n", 4000)+planted+"error execution phase preflight: couldn't validate\n")
+	look := g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig}).Look(t.Context())
+	assert.Equal(t, contract.BootstrapFailed, look.Bootstrap)
+	assert.Contains(t, look.BootstrapLog, "couldn't validate")
+	assert.LessOrEqual(t, len(look.BootstrapLog), 4<<10)
+	for _, secret := range secrets {
+		assert.NotContains(t, look.BootstrapLog, secret)
+	}
+}
+
+func TestAFailedIgnitionBootstrapIsFound(t *testing.T) {
+	g := newGuest(t)
+	g.answer = func(command string) (string, error) {
+		switch {
+		case strings.HasPrefix(command, "systemctl is-failed"):
+			return "failed\n", nil
+		case strings.HasPrefix(command, "journalctl"):
+			return "token=abcdef.0123456789abcdef\nno route to host\n", nil
+		default:
+			return "", nil
+		}
+	}
+	look := g.agent(contract.GuestConfig{Format: contract.FormatIgnition}).Look(t.Context())
+	assert.Equal(t, contract.BootstrapFailed, look.Bootstrap)
+	assert.Contains(t, look.BootstrapLog, "no route to host")
+	assert.NotContains(t, look.BootstrapLog, "0123456789abcdef")
+}
+
+// secrets are planted into a log; none may leave the guest.
+var secrets = []string{
+	"abcdef.0123456789abcdef", strings.Repeat("a1b2c3d4", 8), "hunter2hunter2", "c2VjcmV0a2V5", "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrIn0.c2ln",
+	"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC",
+}
+
+var planted = "kubeadm join 10.0.0.1:6443 --token " + secrets[0] + " --certificate-key " + secrets[1] + "\n" +
+	`registry password: "` + secrets[2] + "\"\nhttps://user:" + secrets[3] + "@proxy.example:3128\nAuthorization: Bearer " + secrets[4] + "\n" +
+	"-----BEGIN PRIVATE KEY-----\n" + secrets[5] + "\n-----END PRIVATE KEY-----\n"
+
+func TestHealthEndpointsAreAsked(t *testing.T) {
+	kubelet := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	defer kubelet.Close()
+	forbidden := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer forbidden.Close()
+	broken := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
+	defer broken.Close()
+
+	g := newGuest(t)
+	a := g.agent(contract.GuestConfig{})
+	a.KubeletURL, a.APIURL = kubelet.URL, forbidden.URL
+	look := a.Look(t.Context())
+	assert.True(t, look.Kubelet)
+	assert.True(t, look.API, "a server that refuses anonymous requests serves")
+	a.KubeletURL, a.APIURL = forbidden.URL, broken.URL
+	look = a.Look(t.Context())
+	assert.False(t, look.Kubelet)
+	assert.False(t, look.API)
+}
+
+// port ends the agent after some beats.
+type port struct {
+	bytes.Buffer
+
+	left int
+	end  context.CancelFunc
+}
+
+func (p *port) Write(b []byte) (int, error) {
+	if p.left--; p.left == 0 {
+		p.end()
+	}
+	return p.Buffer.Write(b)
+}
+
+func TestABeatIsOneLine(t *testing.T) {
+	g := newGuest(t)
+	g.put("/proc/sys/kernel/random/boot_id", "b00710ad\n")
+	a := g.agent(contract.GuestConfig{})
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &port{left: 1, end: cancel}
+	require.NoError(t, a.Run(ctx, p))
+	var beat contract.Beat
+	require.NoError(t, json.Unmarshal(p.Bytes(), &beat))
+	assert.Equal(t, contract.BeatVersion, beat.Version)
+	assert.Equal(t, "b00710ad", beat.Guest.BootID)
+	assert.Equal(t, 1, strings.Count(p.String(), "\n"))
+}

@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+)
+
+const (
+	disksDir = stateDir + "/disks"
+	// The lines between these belong to the agent.
+	fstabBegin = "# begin of what the machine's agent mounts"
+	fstabEnd   = "# end of what the machine's agent mounts"
+)
+
+// mounts makes data disks and shares available, now and, by fstab, on every later boot before any service that uses them.
+//
+// A disk is mounted out of sight and its directory "data" bound to the place: the root of a file system holds lost+found, and kubeadm refuses an etcd
+// directory that is not empty.
+func mounts(ctx context.Context, sys *System, wanted []contract.Mount) error {
+	var problems []error
+	var lines []string
+	for _, m := range wanted {
+		entry, err := prepare(ctx, sys, m)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", m.Path, err))
+			continue
+		}
+		lines = append(lines, entry...)
+	}
+	if err := fstab(sys, lines); err != nil {
+		return errors.Join(append(problems, err)...)
+	}
+	for _, m := range wanted {
+		if err := mount(ctx, sys, m); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", m.Path, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// prepare makes a disk ready to be mounted and gives the lines for fstab.
+func prepare(ctx context.Context, sys *System, m contract.Mount) ([]string, error) {
+	if err := os.MkdirAll(sys.path(m.Path), 0o755); err != nil { //nolint:gosec // mount points are readable
+		return nil, fmt.Errorf("making the mount point: %w", err)
+	}
+	if m.Tag != "" {
+		return []string{fmt.Sprintf("%s %s 9p trans=virtio,version=9p2000.L,msize=262144,nofail 0 0", m.Tag, m.Path)}, nil
+	}
+	device := "/dev/disk/by-id/virtio-" + m.Disk
+	if !sys.exists(device) {
+		if _, err := sys.Run(ctx, "udevadm", "settle", "--timeout=30"); err != nil {
+			return nil, err
+		}
+		if !sys.exists(device) {
+			return nil, fmt.Errorf("the machine has no disk %q (%s does not exist)", m.Disk, device)
+		}
+	}
+	if err := format(ctx, sys, device, m); err != nil {
+		return nil, err
+	}
+	hidden := filepath.Join(disksDir, m.Disk)
+	return []string{
+		fmt.Sprintf("%s %s ext4 defaults,nofail,x-systemd.device-timeout=60 0 2", device, hidden),
+		fmt.Sprintf("%s %s none bind,nofail,x-systemd.requires-mounts-for=%s 0 0", filepath.Join(hidden, "data"), m.Path, hidden),
+	}, nil
+}
+
+// format makes a file system on a blank disk and copies what lies at the mount point, for example images that were imported when the guest's image was built.
+// A disk with anything on it is left alone. The copy is finished when the file "complete" exists: after a crash it starts again.
+func format(ctx context.Context, sys *System, device string, m contract.Mount) error {
+	_, err := sys.Run(ctx, "blkid", "-p", device)
+	const nothingFound = 2
+	switch {
+	case err == nil:
+	case exitCode(err) == nothingFound:
+		// Inode tables are made lazily, else a large disk costs minutes.
+		if _, err := sys.Run(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", device); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("looking at %s: %w", device, err)
+	}
+	hidden := filepath.Join(disksDir, m.Disk)
+	if err := os.MkdirAll(sys.path(hidden), 0o700); err != nil {
+		return fmt.Errorf("making a place for the disk: %w", err)
+	}
+	if !mounted(ctx, sys, hidden) {
+		if _, err := sys.Run(ctx, "mount", "-t", "ext4", device, hidden); err != nil {
+			return err
+		}
+	}
+	if _, err := sys.Run(ctx, "resize2fs", device); err != nil {
+		return err
+	}
+	if sys.exists(filepath.Join(hidden, "complete")) {
+		return nil
+	}
+	data := filepath.Join(hidden, "data")
+	if err := os.RemoveAll(sys.path(data)); err != nil {
+		return fmt.Errorf("removing an unfinished copy: %w", err)
+	}
+	if _, err := sys.Run(ctx, "cp", "-a", m.Path, data); err != nil {
+		return err
+	}
+	return sys.write(filepath.Join(hidden, "complete"), "", 0o600)
+}
+
+func mounted(ctx context.Context, sys *System, path string) bool {
+	_, err := sys.Run(ctx, "mountpoint", "-q", path)
+	return err == nil
+}
+
+// mount mounts one place by its line in fstab. Services that already use the directory are stopped meanwhile: on the first boot they may have been faster.
+func mount(ctx context.Context, sys *System, m contract.Mount) error {
+	if mounted(ctx, sys, m.Path) {
+		return nil
+	}
+	users := map[string][]string{
+		"/var/lib/containerd": {"containerd.service"},
+		"/var/lib/docker":     {"docker.service"},
+		"/var/lib/kubelet":    {"kubelet.service"},
+	}[m.Path]
+	var stopped []string
+	for _, unit := range users {
+		if !sys.hasUnit(unit) {
+			continue
+		}
+		if _, err := sys.Run(ctx, "systemctl", "is-active", "--quiet", unit); err != nil {
+			continue
+		}
+		if _, err := sys.Run(ctx, "systemctl", "stop", unit); err != nil {
+			return err
+		}
+		stopped = append(stopped, unit)
+	}
+	_, err := sys.Run(ctx, "mount", m.Path)
+	for _, unit := range stopped {
+		_, startErr := sys.Run(ctx, "systemctl", "--no-block", "start", unit)
+		err = errors.Join(err, startErr)
+	}
+	return err
+}
+
+// fstab replaces the agent's lines.
+func fstab(sys *System, lines []string) error {
+	var kept []string
+	ours := false
+	old := ""
+	if sys.exists("/etc/fstab") {
+		text, err := sys.read("/etc/fstab")
+		if err != nil {
+			return err
+		}
+		old = text
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(old, "\n"), "\n") {
+		switch {
+		case line == fstabBegin:
+			ours = true
+		case line == fstabEnd:
+			ours = false
+		case !ours && (line != "" || len(kept) > 0):
+			kept = append(kept, line)
+		}
+	}
+	if len(lines) > 0 {
+		kept = append(kept, fstabBegin)
+		kept = append(kept, lines...)
+		kept = append(kept, fstabEnd)
+	}
+	return sys.write("/etc/fstab", strings.Join(kept, "\n")+"\n", 0o644)
+}
