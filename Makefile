@@ -17,9 +17,9 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/migrate and bin/lab
+build: ## build the programs: bin/migrate, bin/capk-controller, bin/vm-launcher, bin/vm-agent, bin/lab
 	@mkdir -p bin
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/...
 	cd lab && go build -trimpath -o ../bin/ ./cmd/lab
 
 .PHONY: lab

@@ -1,0 +1,206 @@
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/exit"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/qmp"
+)
+
+const (
+	// commandTime is how long QEMU may take for a command.
+	commandTime = 5 * time.Second
+	// tick is how often the launcher looks after what takes time: the power button is pressed again, because a guest that
+	// still boots does not notice, and a guest that waits for room on the host is let try again.
+	tick = 5 * time.Second
+	// quitTime is how long QEMU gets to end after it was told to.
+	quitTime = 5 * time.Second
+)
+
+// watching is what the watch remembers.
+type watching struct {
+	// guest is what was heard last.
+	guest contract.Guest
+	heard bool
+	// full is since when a disk lacks room on the host, and tried when the guest was last let try again.
+	full, tried time.Time
+	disk        string
+	// asked is when the guest was asked to power off.
+	asked time.Time
+}
+
+// watch reports what changes and ends when QEMU does. When the context ends it asks the guest to power off, and ends QEMU if the
+// guest does not listen.
+func (g *guest) watch(ctx context.Context) error {
+	w := &watching{}
+	ticker := g.Clock.NewTicker(tick)
+	defer ticker.Stop()
+	var deadline clock.Timer
+	expired := make(<-chan time.Time)
+	ending := ctx.Done()
+	for {
+		select {
+		case <-g.process.Done():
+			return g.ended(w)
+		case event := <-g.events:
+			g.handle(w, event)
+		case beat := <-g.beats:
+			g.beat(w, beat)
+		case <-ending:
+			ending = nil
+			w.asked = g.Clock.Now()
+			g.Log.WithField("seconds", g.config.ShutdownSeconds).Info("asking the guest to power off")
+			g.press(ctx)
+			deadline = g.Clock.NewTimer(seconds(g.config.ShutdownSeconds))
+			defer deadline.Stop()
+			expired = deadline.C()
+		case <-expired:
+			return g.end(ctx, exit.Errorf(contract.ExitKilled, "the guest did not power off within %d s and was ended", g.config.ShutdownSeconds))
+		case <-ticker.C():
+			if !w.asked.IsZero() {
+				g.press(ctx)
+			}
+			if err := g.retry(ctx, w); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// ended says why QEMU is gone.
+func (g *guest) ended(w *watching) error {
+	how := g.process.End()
+	switch {
+	case !w.asked.IsZero() && how == "":
+		g.Log.WithField("after", g.Clock.Since(w.asked).Round(time.Millisecond).String()).Info("the guest powered off")
+		return nil
+	case how == "":
+		return exit.Errorf(contract.ExitGuest, "the guest powered off without having been asked; it is started again from its disks")
+	default:
+		return exit.Errorf(contract.ExitGuest, "QEMU ended: %s; the guest is started again from its disks", how)
+	}
+}
+
+// handle does what an event of QEMU asks for.
+func (g *guest) handle(w *watching, e qmp.Event) {
+	log := g.Log.WithField("event", e.Name)
+	switch e.Name {
+	case "RESET":
+		log.Info("the guest reboots")
+		g.health.Started()
+		w.heard = false
+	case "SHUTDOWN", "STOP", "RESUME", "POWERDOWN", "GUEST_PANICKED", "WATCHDOG":
+		log.WithField("data", string(e.Data)).Info("QEMU says")
+	case "BLOCK_IO_ERROR":
+		var data struct {
+			Device  string `json:"device"`
+			Node    string `json:"node-name"`
+			NoSpace bool   `json:"nospace"`
+			Reason  string `json:"reason"`
+		}
+		if err := json.Unmarshal(e.Data, &data); err != nil {
+			log.WithError(err).Warn("cannot read an event")
+			return
+		}
+		log.WithField("disk", data.Node).WithField("reason", data.Reason).Error("a disk has an error")
+		g.trouble(w, data.Node, data.Reason, data.NoSpace)
+	}
+}
+
+// trouble reports an error of a disk. For lack of room QEMU has paused the guest, and it goes on when there is some.
+func (g *guest) trouble(w *watching, node, reason string, full bool) {
+	text := fmt.Sprintf("%s: %s", node, reason)
+	if full {
+		text = node + ": the host has no room; the guest is paused until there is some"
+		if w.full.IsZero() {
+			w.full = g.Clock.Now()
+		}
+		w.disk, w.tried = text, g.Clock.Now()
+	}
+	g.health.Trouble(text)
+	told := w.guest
+	if !w.heard {
+		told.Bootstrap = contract.BootstrapRunning
+	}
+	told.Problems = append(slices.Clone(told.Problems), text)
+	g.tell(told)
+}
+
+// retry lets a guest go on that was paused for lack of room, or gives up when that went on for too long.
+func (g *guest) retry(ctx context.Context, w *watching) error {
+	if w.full.IsZero() {
+		return nil
+	}
+	if g.Clock.Since(w.full) > seconds(g.config.SilenceSeconds) {
+		return g.end(ctx, exit.Errorf(contract.ExitDiskFull, "%s, and there was none for %d s; free space on the host, the machine then starts by itself",
+			w.disk, g.config.SilenceSeconds))
+	}
+	w.tried = g.Clock.Now()
+	if err := g.command(ctx, "cont"); err != nil {
+		g.Log.WithError(err).Warn("letting the guest go on")
+	}
+	return nil
+}
+
+// beat takes in what the agent says. Bootstrapping only moves forward, whatever a restarted agent thinks.
+func (g *guest) beat(w *watching, beat contract.Guest) {
+	if w.guest.Bootstrap == contract.BootstrapSucceeded {
+		beat.Bootstrap, beat.BootstrapMessage, beat.BootstrapLog = contract.BootstrapSucceeded, "", ""
+	}
+	w.guest, w.heard = beat, true
+	g.health.Beat(beat)
+	if !w.full.IsZero() && g.Clock.Since(w.tried) < tick/2 {
+		return // it may have been said before the guest was paused
+	}
+	if !w.full.IsZero() {
+		g.Log.Info("there is room on the host again")
+		w.full = time.Time{}
+		g.health.Trouble("")
+	}
+	g.tell(beat)
+}
+
+func (g *guest) tell(now contract.Guest) {
+	if err := g.reports.guest(now); err != nil {
+		g.Log.WithError(err).Error("reporting a change")
+	}
+}
+
+// press presses the power button.
+func (g *guest) press(ctx context.Context) {
+	if err := g.command(ctx, "system_powerdown"); err != nil {
+		g.Log.WithError(err).Warn("pressing the power button")
+	}
+}
+
+func (g *guest) command(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTime)
+	defer cancel()
+	_, err := g.monitor.Execute(ctx, name, nil)
+	return err
+}
+
+// end ends QEMU: orderly, so that it writes out what it holds, or else by force.
+func (g *guest) end(ctx context.Context, why error) error {
+	if err := g.command(ctx, "quit"); err != nil {
+		g.Log.WithError(err).Warn("telling QEMU to quit")
+	}
+	timer := g.Clock.NewTimer(quitTime)
+	defer timer.Stop()
+	select {
+	case <-g.process.Done():
+		return why
+	case <-timer.C():
+	}
+	if err := g.kill(); err != nil {
+		return fmt.Errorf("%w; %w", why, err)
+	}
+	return why
+}

@@ -1,0 +1,136 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+)
+
+const (
+	// trialCode is what the probe guest writes to the exit device, and trialStatus what QEMU then ends with.
+	trialCode   = 0x2a
+	trialPort   = 0xf4
+	trialStatus = trialCode<<1 | 1
+	// trialROMBytes is the size of the smallest firmware QEMU maps below 1 MiB.
+	trialROMBytes = 64 << 10
+	// trialTime is plenty: the guest needs a tenth of a second, most of it QEMU's start.
+	trialTime = 2 * time.Second
+)
+
+// Verdict says which accelerator a host gets.
+type Verdict struct {
+	Accelerator contract.Accelerator `json:"accelerator"`
+	// Reason is for people.
+	Reason string `json:"reason"`
+	// Boot is the boot id of the host the trial ran on: another boot may have another kernel.
+	Boot string `json:"boot"`
+}
+
+// Trial finds out whether KVM runs guest code on this host. That the device file opens proves nothing: nested virtualization
+// may well run real-mode code and then hang for ever when paging comes on, with a whole core busy.
+type Trial struct {
+	// QEMU is the program.
+	QEMU string
+	// Device is /dev/kvm.
+	Device string
+	// Cache keeps the verdict.
+	Cache string
+	// BootID is the file with the host's boot id.
+	BootID string
+	// Scratch is a directory for the guest's firmware.
+	Scratch string
+}
+
+// Decide returns the accelerator to use:
+//
+//  1. what was chosen, if that is not "auto";
+//  2. what an earlier trial on this boot of the host said;
+//  3. what a trial says now, which is kept for the next time.
+func (t Trial) Decide(ctx context.Context, chosen contract.Accelerator) (*Verdict, error) {
+	switch chosen {
+	case contract.AcceleratorKVM, contract.AcceleratorTCG:
+		return &Verdict{Accelerator: chosen, Reason: "chosen by configuration"}, nil
+	case contract.AcceleratorAuto, "":
+	default:
+		return nil, fmt.Errorf("%w: accelerator %q is none of %s, %s and %s", contract.ErrConfig, chosen,
+			contract.AcceleratorAuto, contract.AcceleratorKVM, contract.AcceleratorTCG)
+	}
+	boot := ""
+	if raw, err := os.ReadFile(t.BootID); err == nil {
+		boot = strings.TrimSpace(string(raw))
+	}
+	if kept, ok := t.recall(boot); ok {
+		return kept, nil
+	}
+	found := &Verdict{Accelerator: contract.AcceleratorKVM, Reason: "a probe guest ran", Boot: boot}
+	if err := t.run(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("trying KVM: %w", ctx.Err())
+		}
+		found.Accelerator, found.Reason = contract.AcceleratorTCG, err.Error()
+	}
+	return found, t.keep(found)
+}
+
+func (t Trial) recall(boot string) (*Verdict, bool) {
+	raw, err := os.ReadFile(t.Cache)
+	if err != nil {
+		return nil, false
+	}
+	v := &Verdict{}
+	if err := json.Unmarshal(raw, v); err != nil || boot == "" || v.Boot != boot {
+		return nil, false
+	}
+	return v, v.Accelerator == contract.AcceleratorKVM || v.Accelerator == contract.AcceleratorTCG
+}
+
+func (t Trial) keep(v *Verdict) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding the verdict on KVM: %w", err)
+	}
+	if err := os.WriteFile(t.Cache+".new", raw, 0o600); err != nil {
+		return fmt.Errorf("keeping the verdict on KVM: %w", err)
+	}
+	if err := os.Rename(t.Cache+".new", t.Cache); err != nil {
+		return fmt.Errorf("keeping the verdict on KVM: %w", err)
+	}
+	return nil
+}
+
+// run boots the probe guest. Its end with the agreed status is the only success.
+func (t Trial) run(ctx context.Context) error {
+	if _, err := os.Stat(t.Device); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("this host has no %s", t.Device)
+	}
+	rom := filepath.Join(t.Scratch, "probe.rom")
+	if err := os.WriteFile(rom, probeROM(), 0o600); err != nil {
+		return fmt.Errorf("writing the probe guest: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, trialTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, t.QEMU, append(accelerate(contract.AcceleratorKVM),
+		"-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine", "pc", "-m", "16M", "-bios", rom,
+		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=1", trialPort))...).CombinedOutput()
+	var ended *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("the probe guest did not come to its end within %s", trialTime)
+	case errors.As(err, &ended) && ended.ExitCode() == trialStatus:
+		return nil
+	default:
+		said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("the probe guest did not run: %w: %s", errors.Join(err, errNotRun), said)
+	}
+}
+
+var errNotRun = errors.New("unexpected end")
