@@ -8,6 +8,8 @@ const (
 	BootstrapExecSucceededCondition = "BootstrapExecSucceeded"
 	// NodeReadyCondition repeats the Ready condition of the workload cluster's Node, and drives the pod's readiness gate.
 	NodeReadyCondition = "NodeReady"
+	// GuestDrainedCondition tells how far the drain of the guest is. It is there only while somebody wants to evict the machine's pod.
+	GuestDrainedCondition = "GuestDrained"
 )
 
 // Conditions of a KVMCluster besides Ready and Paused.
@@ -28,6 +30,11 @@ const (
 	EvictionRequestedAnnotation = "infrastructure.cluster.x-k8s.io/eviction-requested"
 	// PodUIDAnnotation on a KVMMachine records the one pod that was made for it. A machine is never made twice: its disks go with its pod.
 	PodUIDAnnotation = "infrastructure.cluster.x-k8s.io/pod-uid"
+	// ContainerIDAnnotation on an adopted KVMMachine records the container that held the virtual machine when it was first observed.
+	// Another one means that the virtual machine was started anew.
+	ContainerIDAnnotation = "infrastructure.cluster.x-k8s.io/container-id"
+	// CordonedAnnotation is on workload cluster Nodes that the provider cordoned because the machine's pod is to be evicted.
+	CordonedAnnotation = "infrastructure.cluster.x-k8s.io/cordoned-for-eviction"
 
 	// NodeReadinessGate is the pod condition that follows the workload cluster's Node.
 	NodeReadinessGate = "infrastructure.cluster.x-k8s.io/NodeReady"

@@ -1,0 +1,48 @@
+package guest
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Clean makes a text from a guest fit for conditions and events: without control characters and credentials, and at most limit
+// bytes long, of which the end is kept, because that is where the error is.
+func Clean(text string, limit int) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n':
+			return r
+		case r == '\t':
+			return ' '
+		case r == utf8.RuneError || !unicode.IsPrint(r):
+			return -1
+		default:
+			return r
+		}
+	}, text)
+	// The agent did this already. A guest that does not run our agent did not.
+	for _, secret := range secrets {
+		text = secret.ReplaceAllString(text, "[redacted]")
+	}
+	text = strings.TrimSpace(text)
+	if len(text) <= limit {
+		return text
+	}
+	const mark = "…"
+	cut := max(0, len(text)-limit+len(mark))
+	for cut < len(text) && !utf8.RuneStart(text[cut]) {
+		cut++
+	}
+	return mark + text[cut:]
+}
+
+// secrets are the shapes of what kubeadm and its neighbours may print: bootstrap tokens, certificate keys, private keys, service
+// account tokens.
+var secrets = []*regexp.Regexp{
+	regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
+	regexp.MustCompile(`\b[0-9a-f]{64}\b`),
+	regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`),
+	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`),
+}

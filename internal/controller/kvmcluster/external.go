@@ -1,0 +1,104 @@
+package kvmcluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+)
+
+// ensureExternal keeps the listed Endpoints current. Each is independent of the others.
+func (r *Reconciler) ensureExternal(ctx context.Context, s *scope) error {
+	errs := make([]error, 0, len(s.infra.Spec.Endpoints))
+	for i := range s.infra.Spec.Endpoints {
+		errs = append(errs, r.ensureEndpoints(ctx, s, &s.infra.Spec.Endpoints[i]))
+	}
+	return join(errs...)
+}
+
+// ensureEndpoints keeps one Endpoints object current. It belongs to somebody else's Service and is changed by a small patch that fails when
+// somebody else was faster. Without a Service there is nothing to serve, with a selector Kubernetes itself writes it.
+func (r *Reconciler) ensureEndpoints(ctx context.Context, s *scope, ref *infrav1.EndpointsReference) error {
+	if !slices.ContainsFunc(s.machines, func(m machine) bool { return m.role == ref.Role }) {
+		// Nobody described these machines yet. Taking the addresses away would take running machines off the network.
+		return &UnusableError{ref.Namespace, ref.Name, fmt.Sprintf("the cluster has no KVMMachine with role %s; the addresses stay as they are", ref.Role)}
+	}
+	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	service := &corev1.Service{}
+	if err := r.APIReader.Get(ctx, key, service); err != nil {
+		if apierrors.IsNotFound(err) {
+			return &UnusableError{ref.Namespace, ref.Name, "there is no Service of this name"}
+		}
+		return fmt.Errorf("reading Service %s: %w", key, err)
+	}
+	if len(service.Spec.Selector) > 0 {
+		return &UnusableError{ref.Namespace, ref.Name, "the Service has a selector, so Kubernetes maintains its Endpoints"}
+	}
+	subsets := subsetsOf(s, ref)
+	existing := &corev1.Endpoints{} //nolint:staticcheck // Deprecated, and what the objects in question are.
+	if err := r.APIReader.Get(ctx, key, existing); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("reading Endpoints %s: %w", key, err)
+		}
+		//nolint:staticcheck // As above.
+		made := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Subsets: subsets}
+		if err := r.Client.Create(ctx, made, client.FieldOwner(FieldOwner)); err != nil {
+			return fmt.Errorf("creating Endpoints %s: %w", key, err)
+		}
+		return nil
+	}
+	if equality.Semantic.DeepEqual(normalized(existing.Subsets), subsets) {
+		return nil
+	}
+	before := existing.DeepCopy()
+	existing.Subsets = subsets
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, existing, patch, client.FieldOwner(FieldOwner)); err != nil {
+		return fmt.Errorf("patching Endpoints %s: %w", key, err)
+	}
+	return nil
+}
+
+//nolint:staticcheck // As above.
+func subsetsOf(s *scope, ref *infrav1.EndpointsReference) []corev1.EndpointSubset {
+	subset := corev1.EndpointSubset{}
+	for _, t := range targets(s.machines, ref.Role) {
+		address := corev1.EndpointAddress{IP: t.address.String()}
+		if t.serves {
+			subset.Addresses = append(subset.Addresses, address)
+		} else {
+			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
+		}
+	}
+	if len(subset.Addresses) == 0 && len(subset.NotReadyAddresses) == 0 {
+		return nil
+	}
+	for _, p := range ref.Ports {
+		subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Port: p.Port, Protocol: corev1.ProtocolTCP})
+	}
+	return normalized([]corev1.EndpointSubset{subset})
+}
+
+// normalized brings subsets into one order: whoever wrote them before had another.
+//
+//nolint:staticcheck // As above.
+func normalized(subsets []corev1.EndpointSubset) []corev1.EndpointSubset {
+	if len(subsets) == 0 {
+		return nil
+	}
+	for i := range subsets {
+		byIP := func(a, b corev1.EndpointAddress) int { return strings.Compare(a.IP, b.IP) }
+		slices.SortFunc(subsets[i].Addresses, byIP)
+		slices.SortFunc(subsets[i].NotReadyAddresses, byIP)
+		slices.SortFunc(subsets[i].Ports, func(a, b corev1.EndpointPort) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return subsets
+}

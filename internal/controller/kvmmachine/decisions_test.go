@@ -1,0 +1,199 @@
+package kvmmachine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/guest"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+)
+
+func podWith(status corev1.ContainerStatus) *corev1.Pod {
+	status.Name = contract.Container
+	return &corev1.Pod{
+		Spec:   corev1.PodSpec{NodeName: "host-1", Containers: []corev1.Container{{Name: contract.Container}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{status}},
+	}
+}
+
+func waiting(reason string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "because"}}}
+}
+
+func exit(code int32, reason, message string) corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}}
+}
+
+func runs() corev1.ContainerStatus {
+	return corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+}
+
+func TestVirtualMachineFromItsPod(t *testing.T) {
+	t.Parallel()
+	deleted := podWith(runs())
+	deleted.DeletionTimestamp = new(metav1.NewTime(time.Unix(0, 0)))
+	evicted := podWith(runs())
+	evicted.Status.Phase, evicted.Status.Reason, evicted.Status.Message = corev1.PodFailed, "Evicted", "the host is short of memory"
+	unscheduled := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available",
+	}}}}
+	crashing := waiting("CrashLoopBackOff")
+	crashing.LastTerminationState, crashing.RestartCount = exit(contract.ExitDiskFull, "Error", "12 GiB are missing"), 4
+	killed := waiting("CrashLoopBackOff")
+	killed.LastTerminationState = exit(137, "OOMKilled", "")
+	restarted := runs()
+	restarted.RestartCount, restarted.LastTerminationState = 2, exit(contract.ExitGuest, "Error", "")
+	ready := runs()
+	ready.Ready = true
+
+	for name, test := range map[string]struct {
+		pod    *corev1.Pod
+		facts  guest.Facts
+		ever   bool
+		status metav1.ConditionStatus
+		reason string
+		says   string
+	}{
+		"ending":                           {pod: deleted, status: "False", reason: ReasonStopping, says: "1970"},
+		"evicted by the kubelet":           {pod: evicted, ever: true, status: "False", reason: ReasonGone, says: "short of memory"},
+		"no host fits":                     {pod: unscheduled, status: "False", reason: "Unschedulable", says: "0/3 nodes"},
+		"not seen by the scheduler":        {pod: &corev1.Pod{}, status: "False", reason: ReasonPending},
+		"not seen by the kubelet":          {pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: "h"}}, status: "False", reason: ReasonStarting, says: "host h"},
+		"being created":                    {pod: podWith(waiting("ContainerCreating")), status: "False", reason: ReasonStarting, says: "host-1"},
+		"image missing":                    {pod: podWith(waiting("ImagePullBackOff")), status: "False", reason: "ImagePullBackOff", says: "because"},
+		"crashing":                         {pod: podWith(crashing), ever: true, status: "False", reason: "DiskFull", says: "12 GiB are missing"},
+		"out of memory":                    {pod: podWith(killed), status: "False", reason: "OOMKilled", says: "137"},
+		"ended":                            {pod: podWith(corev1.ContainerStatus{State: exit(contract.ExitNetwork, "Error", "tap")}), status: "False", reason: "NetworkTaken"},
+		"running, nothing reported":        {pod: podWith(runs()), status: "False", reason: ReasonStarting, says: "launcher"},
+		"running, reported":                {pod: podWith(runs()), facts: guest.Facts{Started: true}, status: "True", reason: ReasonRunning},
+		"running, ready, report missed":    {pod: podWith(ready), status: "True", reason: ReasonRunning},
+		"running after the log was lost":   {pod: podWith(runs()), ever: true, status: "True", reason: ReasonRunning},
+		"running again":                    {pod: podWith(restarted), ever: true, status: "True", reason: ReasonRunning, says: "restarted 2 times, last because of GuestEnded"},
+		"running, no word about the state": {pod: podWith(corev1.ContainerStatus{}), status: "False", reason: ReasonStarting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := vmVerdict(test.pod, contract.Container, &test.facts, test.ever)
+			assert.Equal(t, test.status, got.status)
+			assert.Equal(t, test.reason, got.reason)
+			assert.Contains(t, got.message, test.says)
+		})
+	}
+}
+
+func nodeThatIs(ready corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Kubelet"}}}}
+}
+
+func TestBootstrapIsDecidedOnce(t *testing.T) {
+	t.Parallel()
+	up := yes(ReasonRunning, "")
+	done := &metav1.Condition{Status: metav1.ConditionFalse, Reason: ReasonBootstrapFailed, Message: "said before"}
+	open := &metav1.Condition{Status: metav1.ConditionUnknown}
+	for name, test := range map[string]struct {
+		current *metav1.Condition
+		facts   guest.Facts
+		node    *corev1.Node
+		vm      verdict
+		want    verdict
+	}{
+		"decided before":            {current: done, facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded}, vm: up, want: no(ReasonBootstrapFailed, "said before")},
+		"succeeded":                 {current: open, facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded}, vm: up, want: yes(ReasonBootstrapSucceeded, "")},
+		"succeeded, but":            {facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded, Problems: []string{"no share"}}, vm: up, want: yes(ReasonBootstrapSucceeded, "problems in the guest: no share")},
+		"failed":                    {facts: guest.Facts{Bootstrap: contract.BootstrapFailed, BootstrapMessage: "no\nsuccess", BootstrapLog: "last\nwords"}, vm: up, want: no(ReasonBootstrapFailed, "bootstrapping failed in the guest: no success"+logHeading+"last\nwords")},
+		"log lost, Node ready":      {node: nodeThatIs("True"), vm: up, want: yes(ReasonBootstrapSucceeded, "")},
+		"log lost, Node not ready":  {node: nodeThatIs("False"), vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},
+		"virtual machine not there": {vm: no(ReasonStarting, ""), want: maybe(ReasonStarting, "the virtual machine does not run yet")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			assert.Equal(t, test.want, bootstrapVerdict(test.current, &test.facts, test.node, test.vm))
+		})
+	}
+	long := bootstrapVerdict(nil, &guest.Facts{Bootstrap: contract.BootstrapFailed, BootstrapLog: strings.Repeat("x", 1<<20) + "end"}, nil, up)
+	assert.LessOrEqual(t, len(long.message), maxMessage)
+	assert.True(t, strings.HasSuffix(long.message, "end"))
+}
+
+func TestReadinessGate(t *testing.T) {
+	t.Parallel()
+	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+	for name, test := range map[string]struct {
+		role    contract.Role
+		known   bool
+		node    *corev1.Node
+		current corev1.ConditionStatus
+		want    corev1.ConditionStatus
+	}{
+		"worker with a ready Node":                 {contract.RoleWorker, true, nodeThatIs("True"), no, yes},
+		"worker with a Node that is not ready":     {contract.RoleWorker, true, nodeThatIs("False"), yes, no},
+		"worker with a silent Node":                {contract.RoleWorker, true, nodeThatIs("Unknown"), yes, no},
+		"worker without Node":                      {contract.RoleWorker, true, nil, yes, no},
+		"worker nobody can ask about":              {contract.RoleWorker, false, nil, "", no},
+		"worker nobody can ask about any more":     {contract.RoleWorker, false, nil, yes, yes},
+		"first control plane":                      {contract.RoleControlPlane, false, nil, "", yes},
+		"control plane without Node":               {contract.RoleControlPlane, true, nil, no, yes},
+		"control plane without network plugin":     {contract.RoleControlPlane, true, nodeThatIs("False"), no, yes},
+		"control plane whose kubelet is silent":    {contract.RoleControlPlane, true, nodeThatIs("Unknown"), yes, no},
+		"control plane nobody can ask about":       {contract.RoleControlPlane, false, nil, no, no},
+		"control plane whose Node is as it should": {contract.RoleControlPlane, true, nodeThatIs("True"), no, yes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			assert.Equal(t, test.want, gate(test.role, test.known, test.node, test.current))
+		})
+	}
+}
+
+func TestReasonsFromElsewhereAreMadeValid(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"ImagePullBackOff": "ImagePullBackOff", "": ReasonUnknown, "with space": ReasonUnknown, strings.Repeat("a", 300): ReasonUnknown, "1st": ReasonUnknown,
+	} {
+		assert.Equal(t, want, validReason(given))
+	}
+	node := nodeThatIs("False")
+	node.Status.Conditions[0].Reason, node.Status.Conditions[0].Message = "no reason!", "\x1b[1mbold"
+	assert.Equal(t, no(ReasonNodeNotReady, "[1mbold"), nodeReady(node))
+}
+
+func TestAddressesStayWhenThePodHasNone(t *testing.T) {
+	t.Parallel()
+	m := &infrav1.KVMMachine{}
+	m.Status.Addresses = addresses(m, "m", []string{"10.0.0.1"})
+	assert.Equal(t, []clusterv1.MachineAddress{
+		{Type: clusterv1.MachineHostName, Address: "m"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"},
+	}, m.Status.Addresses)
+	assert.Equal(t, m.Status.Addresses, addresses(m, "m", nil))
+}
+
+func TestPodHasEndedOnTheWordOfItsKubeletOnly(t *testing.T) {
+	t.Parallel()
+	half := podWith(corev1.ContainerStatus{State: exit(0, "", "")})
+	half.Status.ContainerStatuses = append(half.Status.ContainerStatuses, runs())
+	failed := podWith(runs())
+	failed.Status.Phase = corev1.PodFailed
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"runs":           {podWith(runs()), false},
+		"ended":          {podWith(corev1.ContainerStatus{State: exit(0, "", "")}), true},
+		"half":           {half, false},
+		"failed":         {failed, true},
+		"never placed":   {&corev1.Pod{}, true},
+		"kubelet silent": {&corev1.Pod{Spec: corev1.PodSpec{NodeName: "h"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			assert.Equal(t, test.want, ended(test.pod))
+		})
+	}
+}

@@ -1,0 +1,244 @@
+package kvmmachine
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/guest"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+)
+
+// silentLogs say nothing, for ever.
+type silentLogs struct{}
+
+func (silentLogs) Follow(ctx context.Context, _ client.ObjectKey, _ string, _ time.Time) (io.ReadCloser, error) {
+	reader, writer := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = writer.CloseWithError(ctx.Err()) })
+	return reader, nil
+}
+
+// world is a management cluster in memory with one cluster and one machine.
+type world struct {
+	client.Client
+
+	reconciler *Reconciler
+	recorder   *events.FakeRecorder
+	writes     []string
+	key        client.ObjectKey
+}
+
+func newWorld(t *testing.T, change func(*infrav1.KVMMachine, *clusterv1.Machine), more ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	require.NoError(t, clusterv1.AddToScheme(scheme))
+	require.NoError(t, infrav1.AddToScheme(scheme))
+	labels := map[string]string{clusterv1.ClusterNameLabel: "demo"}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "demo"}}
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupName, Kind: "KVMCluster", Name: "demo"}
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	owner := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "m", UID: "owner", Labels: labels}}
+	owner.Spec.ClusterName, owner.Spec.Bootstrap.DataSecretName = "demo", ptr.To("m")
+	machine := &infrav1.KVMMachine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "org", Name: "m", UID: "machine", Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, clusterv1.GroupVersion.WithKind("Machine"))},
+		},
+		Spec: infrav1.KVMMachineSpec{Image: "debian", Resources: infrav1.Resources{CPU: 1, Memory: "1Gi"}},
+	}
+	if change != nil {
+		change(machine, owner)
+	}
+	w := &world{key: client.ObjectKeyFromObject(machine), recorder: events.NewFakeRecorder(100)}
+	objects := append([]client.Object{cluster, owner, machine, &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "demo", UID: "infra"}}}, more...)
+	base := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&infrav1.KVMMachine{}, &corev1.Pod{}, &clusterv1.Cluster{}).
+		WithIndex(&infrav1.KVMMachine{}, indexAdopted, byAdoptedPod).WithIndex(&infrav1.KVMMachine{}, indexNode, byNode).Build()
+	w.Client = interceptor.NewClient(base, w.counting())
+	clock := clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	settings := vmpod.DefaultSettings()
+	settings.Image = "vm-launcher"
+	w.reconciler = &Reconciler{
+		Client: w.Client, APIReader: base, Recorder: w.recorder, Clock: clock, Settings: settings,
+		Clusters: clustercache.NewFakeEmptyClusterCache(), adopted: uncachedPods{base},
+	}
+	w.reconciler.follower = guest.NewFollower(t.Context(), silentLogs{}, clock, logr.Discard(), 1, func(types.NamespacedName) {})
+	return w
+}
+
+type uncachedPods struct{ reader client.Reader }
+
+func (p uncachedPods) Reader(context.Context, string) (client.Reader, error) { return p.reader, nil }
+func (p uncachedPods) Release(string)                                        {}
+
+// counting notes every write; the fake client makes no UIDs, so pods get theirs here.
+func (w *world) counting() interceptor.Funcs {
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			w.writes = append(w.writes, "create "+obj.GetName())
+			obj.SetUID(types.UID("uid-of-" + obj.GetName()))
+			return c.Create(ctx, obj, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			w.writes = append(w.writes, "delete "+obj.GetName())
+			return c.Delete(ctx, obj, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			w.writes = append(w.writes, "patch "+obj.GetName())
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			w.writes = append(w.writes, "apply")
+			return c.Apply(ctx, obj, opts...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			w.writes = append(w.writes, sub+" "+obj.GetName())
+			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+			w.writes = append(w.writes, "apply "+sub)
+			return applyStatus(ctx, c, obj)
+		},
+	}
+}
+
+// applyStatus does what an API server does with an applied status. The fake client loses the spec instead
+// (https://github.com/kubernetes-sigs/controller-runtime/issues/3478).
+func applyStatus(ctx context.Context, c client.Client, obj runtime.ApplyConfiguration) error {
+	raw, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	applied, current := &infrav1.KVMMachine{}, &infrav1.KVMMachine{}
+	if err := json.Unmarshal(raw, applied); err != nil {
+		return err
+	}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(applied), current); err != nil {
+		return err
+	}
+	foreign := conditions.Get(current, clusterv1.PausedCondition)
+	current.Status = applied.Status
+	if foreign != nil {
+		conditions.Set(current, *foreign)
+	}
+	return c.Status().Update(ctx, current)
+}
+
+// settle reconciles until a reconcile writes nothing, and says how often that took.
+func (w *world) settle(t *testing.T) int {
+	t.Helper()
+	for i := range 10 {
+		w.writes = nil
+		_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+		require.NoError(t, err)
+		if len(w.writes) == 0 {
+			return i
+		}
+	}
+	require.Fail(t, "the controller writes for ever", "%v", w.writes)
+	return 0
+}
+
+func (w *world) machine(t *testing.T) *infrav1.KVMMachine {
+	t.Helper()
+	m := &infrav1.KVMMachine{}
+	require.NoError(t, w.Get(t.Context(), w.key, m))
+	return m
+}
+
+func (w *world) reason(t *testing.T) string {
+	t.Helper()
+	c := meta.FindStatusCondition(w.machine(t).Status.Conditions, clusterv1.ReadyCondition)
+	require.NotNil(t, c)
+	return c.Reason
+}
+
+func TestMachineAtRestCausesNoWrite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.settle(t)
+	pod := &corev1.Pod{}
+	require.NoError(t, w.Get(t.Context(), w.key, pod))
+	pod.Spec.NodeName = "host"
+	require.NoError(t, w.Update(t.Context(), pod))
+	status := runs()
+	status.Name, status.Ready = contract.Container, true
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", ContainerStatuses: []corev1.ContainerStatus{status}}
+	require.NoError(t, w.Status().Update(t.Context(), pod))
+	w.settle(t)
+	assert.True(t, provisioned(w.machine(t)))
+
+	assert.Zero(t, w.settle(t), "the first reconcile of a machine at rest writes nothing: %v", w.writes)
+}
+
+func TestRestoredMachineWithoutPodIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(_ *infrav1.KVMMachine, owner *clusterv1.Machine) { owner.Spec.ProviderID = "kvm://demo/m" })
+
+	w.settle(t)
+
+	assert.Equal(t, ReasonGone, w.reason(t))
+	assert.Error(t, w.Get(t.Context(), w.key, &corev1.Pod{}))
+}
+
+func TestMachineWaitsForTheClustersInfrastructure(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	cluster := &clusterv1.Cluster{}
+	require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: "org", Name: "demo"}, cluster))
+	cluster.Status.Initialization.InfrastructureProvisioned = nil
+	require.NoError(t, w.Status().Update(t.Context(), cluster))
+
+	w.settle(t)
+
+	assert.Equal(t, ReasonWaitingForCluster, w.reason(t))
+}
+
+func TestMachineOfAnotherInstanceIsNotTouched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.reconciler.WatchFilter = "blue"
+
+	assert.Zero(t, w.settle(t))
+
+	assert.Empty(t, w.machine(t).Finalizers)
+}
+
+func TestClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	taken := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "m-etcd"}}
+	w := newWorld(t, func(m *infrav1.KVMMachine, owner *clusterv1.Machine) {
+		owner.Labels[clusterv1.MachineControlPlaneLabel] = ""
+		m.Spec.EtcdVolume = &infrav1.EtcdVolume{ClaimTemplate: &corev1.PersistentVolumeClaimSpec{}}
+	}, taken)
+
+	w.settle(t)
+
+	assert.Equal(t, ReasonNameTaken, w.reason(t))
+	assert.Contains(t, <-w.recorder.Events, "PersistentVolumeClaim org/m-etcd exists")
+}

@@ -1,0 +1,205 @@
+package vmpod
+
+import (
+	"maps"
+	"path"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+)
+
+const (
+	// ManagedByLabel and ManagedBy are on everything this provider makes.
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedBy      = "capk-controller"
+
+	nameLabel     = "app.kubernetes.io/name"
+	instanceLabel = "app.kubernetes.io/instance"
+	partOfLabel   = "app.kubernetes.io/part-of"
+	nameValue     = "virtual-machine"
+
+	volumeDisks     = "disks"
+	volumeRun       = "run"
+	volumeBootstrap = "bootstrap"
+	volumeImages    = "images"
+	volumeEtcd      = "etcd"
+	volumeShare     = "share-"
+
+	kindMachine = "KVMMachine"
+)
+
+// Labels of everything that belongs to one machine.
+func Labels(in *Input) map[string]string {
+	return map[string]string{
+		clusterv1.ClusterNameLabel: in.Cluster.Name,
+		infrav1.RoleLabel:          string(in.Role()),
+		infrav1.MachineLabel:       in.Machine.Name,
+		ManagedByLabel:             ManagedBy,
+		nameLabel:                  nameValue,
+		instanceLabel:              in.Machine.Name,
+		partOfLabel:                in.Cluster.Name,
+	}
+}
+
+// OwnerReference makes an object go with its KVMMachine.
+func OwnerReference(m *infrav1.KVMMachine) metav1.OwnerReference {
+	return *metav1.NewControllerRef(m, infrav1.GroupVersion().WithKind(kindMachine))
+}
+
+// Pod is the one pod of a machine. Its errors are of type InvalidError.
+func Pod(in *Input, s *Settings) (*corev1.Pod, error) {
+	// Pod name, host name and label values all carry it; the shortest limit counts.
+	if problems := validation.IsDNS1123Label(in.Machine.Name); len(problems) > 0 {
+		return nil, invalid("the name %q cannot be a host name: %s", in.Machine.Name, problems[0])
+	}
+	config, err := Config(in, s)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := contract.EncodeConfig(config)
+	if err != nil {
+		return nil, &InvalidError{Problem: err.Error()}
+	}
+	affinity, err := affinityOf(in)
+	if err != nil {
+		return nil, err
+	}
+	volumes, mounts := volumesOf(in, s)
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(config.CPUs), resource.DecimalSI),
+		corev1.ResourceMemory: s.PodMemory(config.MemoryBytes, config.CPUs),
+	}
+	return &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            in.Machine.Name,
+			Namespace:       in.Machine.Namespace,
+			Labels:          Labels(in),
+			OwnerReferences: []metav1.OwnerReference{OwnerReference(in.Machine)},
+		},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name:            contract.Container,
+				Image:           s.Image,
+				ImagePullPolicy: s.ImagePullPolicy,
+				Command:         []string{contract.Program, "run"},
+				Env:             []corev1.EnvVar{{Name: contract.ConfigVariable, Value: encoded}},
+				// The scheduler, the kubelet and QEMU work with the same numbers.
+				Resources:                corev1.ResourceRequirements{Requests: resources, Limits: maps.Clone(resources)},
+				VolumeMounts:             mounts,
+				LivenessProbe:            probe(s.Live, "live"),
+				ReadinessProbe:           probe(s.Ready, "ready"),
+				TerminationMessagePath:   contract.TerminationLog,
+				TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+				SecurityContext:          &corev1.SecurityContext{Privileged: ptr.To(true)},
+			}},
+			Volumes:                       volumes,
+			RestartPolicy:                 corev1.RestartPolicyAlways,
+			TerminationGracePeriodSeconds: ptr.To(s.GraceSeconds()),
+			AutomountServiceAccountToken:  ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
+			NodeSelector:                  in.Machine.Spec.NodeSelector,
+			Affinity:                      affinity,
+			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: infrav1.NodeReadinessGate}},
+		},
+	}, nil
+}
+
+// probe asks the launcher through its socket. The pod's address is the guest's, so nothing could be asked over the network.
+func probe(p Probe, what string) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{contract.Program, "probe", what}}},
+		PeriodSeconds:    p.PeriodSeconds,
+		TimeoutSeconds:   p.TimeoutSeconds,
+		FailureThreshold: p.FailureThreshold,
+		SuccessThreshold: 1,
+	}
+}
+
+// affinityOf places the machine: into its failure domain if it has one, and control planes apart from each other where possible.
+func affinityOf(in *Input) (*corev1.Affinity, error) {
+	affinity := &corev1.Affinity{}
+	if domain := in.Owner.Spec.FailureDomain; domain != "" {
+		if in.FailureDomainLabel == "" {
+			return nil, invalid("the Machine wants failure domain %q, but the KVMCluster's spec.failureDomainLabel is empty: "+
+				"set it, or take the failure domain off the Machine's template", domain)
+		}
+		affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+				Key: in.FailureDomainLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{domain},
+			}}}},
+		}}
+	}
+	if in.Role() == contract.RoleControlPlane {
+		affinity.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+			Weight: 100,
+			PodAffinityTerm: corev1.PodAffinityTerm{
+				TopologyKey: corev1.LabelHostname,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+					clusterv1.ClusterNameLabel: in.Cluster.Name,
+					infrav1.RoleLabel:          string(contract.RoleControlPlane),
+				}},
+			},
+		}}}
+	}
+	if affinity.NodeAffinity == nil && affinity.PodAntiAffinity == nil {
+		return nil, nil //nolint:nilnil // no affinity is an ordinary answer
+	}
+	return affinity, nil
+}
+
+// volumesOf lists the volumes and where the launcher finds them.
+func volumesOf(in *Input, s *Settings) ([]corev1.Volume, []corev1.VolumeMount) {
+	var (
+		volumes []corev1.Volume
+		mounts  []corev1.VolumeMount
+	)
+	add := func(name, at string, readOnly bool, source corev1.VolumeSource) {
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: source})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: readOnly})
+	}
+	add(volumeDisks, contract.DisksDir, false, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	add(volumeRun, contract.RunDir, false, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+		Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(runDirLimit, resource.BinarySI),
+	}})
+	add(volumeBootstrap, contract.BootstrapDir, true, corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		SecretName: ptr.Deref(in.Owner.Spec.Bootstrap.DataSecretName, ""), DefaultMode: ptr.To[int32](0o400),
+	}})
+	add(volumeImages, contract.ImagesDir, true, hostPath(s.ImageDir, corev1.HostPathDirectory))
+	if hasEtcdVolume(in) {
+		add(volumeEtcd, contract.EtcdDir, false, etcdSource(in))
+	}
+	for i := range in.Machine.Spec.HostVolumes {
+		v := &in.Machine.Spec.HostVolumes[i]
+		source := hostPath(v.HostPath, corev1.HostPathDirectoryOrCreate)
+		if v.ClaimName != "" {
+			source = claim(v.ClaimName)
+		}
+		// Tags may hold characters that names of volumes may not.
+		add(volumeShare+strconv.Itoa(i), path.Join(contract.SharesDir, v.MountTag), false, source)
+	}
+	return volumes, mounts
+}
+
+func etcdSource(in *Input) corev1.VolumeSource {
+	if v := in.Machine.Spec.EtcdVolume; v.HostPath != "" {
+		return hostPath(path.Join(v.HostPath, in.Machine.Name), corev1.HostPathDirectoryOrCreate)
+	}
+	return claim(ClaimName(in.Machine))
+}
+
+func hostPath(dir string, kind corev1.HostPathType) corev1.VolumeSource {
+	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: &kind}}
+}
+
+func claim(name string) corev1.VolumeSource {
+	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+}

@@ -1,0 +1,100 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+)
+
+func vm(name, role string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{
+		infrav1.MachineLabel: name, infrav1.RoleLabel: role, clusterv1.ClusterNameLabel: "c1",
+	}}}
+	for _, c := range change {
+		c(pod)
+	}
+	return pod
+}
+
+func evict(name string, dryRun bool) admission.Request {
+	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "ns", Name: name, DryRun: new(dryRun)}}
+}
+
+func TestEvictions(t *testing.T) {
+	t.Parallel()
+	const first = "2026-01-02T03:04:05Z"
+	for name, test := range map[string]struct {
+		pods    []client.Object
+		dryRun  bool
+		allowed bool
+		message string
+		noted   string
+	}{
+		"a pod of somebody else passes": {pods: []client.Object{&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w1"}}}, allowed: true},
+		"a pod nobody knows passes":     {allowed: true},
+		"a worker is drained first": {
+			pods: []client.Object{vm("w1", "worker")}, noted: first,
+			message: "pod ns/w1 is the virtual machine of KVMMachine w1: its node is drained first, then the eviction passes",
+		},
+		"a dry run writes nothing": {pods: []client.Object{vm("w1", "worker")}, dryRun: true, message: "is drained first"},
+		"the first request counts": {
+			pods:  []client.Object{vm("w1", "worker", func(p *corev1.Pod) { p.Annotations = map[string]string{infrav1.EvictionRequestedAnnotation: "before"} })},
+			noted: "before", message: "is drained first",
+		},
+		"a drained one passes": {pods: []client.Object{vm("w1", "worker", func(p *corev1.Pod) { p.Labels[infrav1.EvictableLabel] = "" })}, allowed: true},
+		"a finished one passes": {
+			pods: []client.Object{vm("w1", "worker", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, allowed: true,
+		},
+		"the only control plane machine stays": {
+			pods: []client.Object{vm("w1", "control-plane"), vm("w2", "worker")}, noted: first,
+			message: "is the only control plane machine of cluster c1: add control plane machines first",
+		},
+		"one of two control plane machines is drained": {pods: []client.Object{vm("w1", "control-plane"), vm("w2", "control-plane")}, noted: first, message: "is drained first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now, err := time.Parse(time.RFC3339, first)
+			require.NoError(t, err)
+			c := machines(t, test.pods...)
+			response := (&Eviction{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}).Handle(t.Context(), evict("w1", test.dryRun))
+
+			assert.Equal(t, test.allowed, response.Allowed)
+			if !test.allowed {
+				assert.EqualValues(t, http.StatusTooManyRequests, response.Result.Code)
+				assert.Equal(t, metav1.StatusReasonTooManyRequests, response.Result.Reason)
+				assert.Contains(t, response.Result.Message, test.message)
+				assert.Zero(t, response.Result.Details.RetryAfterSeconds, "clients would wait in silence")
+			}
+			pod := &corev1.Pod{}
+			require.NoError(t, client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "w1"}, pod)))
+			assert.Equal(t, test.noted, pod.Annotations[infrav1.EvictionRequestedAnnotation])
+		})
+	}
+}
+
+func TestEvictionFailsWhenItCannotBeNoted(t *testing.T) {
+	t.Parallel()
+	base, ok := machines(t, vm("w1", "worker")).(client.WithWatch)
+	require.True(t, ok)
+	c := interceptor.NewClient(base, interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+		return errors.New("down")
+	}})
+	response := (&Eviction{Client: c, Clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))}).Handle(t.Context(), evict("w1", false))
+	assert.False(t, response.Allowed)
+	assert.EqualValues(t, http.StatusInternalServerError, response.Result.Code)
+}
