@@ -1,0 +1,2 @@
+// Package cli is lab-host's command line.
+package cli

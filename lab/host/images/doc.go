@@ -1,0 +1,2 @@
+// Package images knows which program stands in for a container image.
+package images
