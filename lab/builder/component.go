@@ -29,8 +29,11 @@ type Component struct {
 	Patches []Patch
 	// Files are directories to copy out of the module (from -> to).
 	Files map[string]string
-	// Program is a complete main.go, for a binary without upstream module.
+	// Program is a complete main.go: for a binary without upstream module, or one that puts together packages of Source, its internal
+	// ones too.
 	Program string
+	// Cgo compiles with the machine's C compiler and links statically.
+	Cgo bool
 	// Optional components are only built when named.
 	Optional bool
 }
@@ -74,7 +77,7 @@ func Default() []Component {
 	ctl := clusterAPI(Clusterctl, "cmd/clusterctl")
 	ctl.Optional = true
 
-	return []Component{
+	return append([]Component{
 		{Name: Guard, Version: "v1", Program: guard.Program},
 		{Name: Etcd, Version: EtcdVersion, Source: etcd, Package: "go.etcd.io/etcd/server/v3"},
 		kube(APIServer, false),
@@ -97,17 +100,52 @@ func Default() []Component {
 		kube(Kubeadm, true),
 		kube(Kubelet, true),
 		kube(KubeProxy, true),
-	}
+		{
+			Name: CoreDNS, Version: CoreDNSVersion, Optional: true,
+			Source:  Source{Module: coreDNSModule, Version: CoreDNSVersion},
+			Package: coreDNSModule,
+			Patches: []Patch{fewPlugins()},
+		},
+	}, certManager()...)
 }
 
+// WebhookHostEnv is read by the Cluster API managers of the builder: the
+// address their webhook server listens on, loopback when it is not set.
+const WebhookHostEnv = "LAB_WEBHOOK_HOST"
+
 // webhookOnLoopback makes a Cluster API manager's webhook server listen on
-// 127.0.0.1.
+// 127.0.0.1, unless the environment names another address: in a pod it has to
+// be reachable from outside.
 func webhookOnLoopback() Patch {
 	return Patch{
 		File: "main.go",
 		Old:  "Port:     webhookPort,",
-		New:  `Host: "127.0.0.1", Port: webhookPort,`,
-		Why:  "the managers have no flag for the webhook's address and would listen on every interface",
+		New: `Host: func() string {
+			if host, ok := os.LookupEnv("` + WebhookHostEnv + `"); ok {
+				return host
+			}
+			return "127.0.0.1"
+		}(), Port: webhookPort,`,
+		Why: "the managers have no flag for the webhook's address and would listen on every interface",
+	}
+}
+
+const coreDNSModule = "github.com/coredns/coredns"
+
+// fewPlugins makes a CoreDNS of the plugins that the lab configures. All of
+// them, with the client libraries of every cloud, take ten times as long.
+func fewPlugins() Patch {
+	var imports []string
+	for _, name := range []string{
+		"bind", "cache", "errors", "forward", "health", "hosts", "kubernetes", "loadbalance", "log", "ready", "reload", "template",
+	} {
+		imports = append(imports, `_ "`+coreDNSModule+"/plugin/"+name+`"`)
+	}
+	return Patch{
+		File: "coredns.go",
+		Old:  `_ "` + coreDNSModule + `/core/plugin" // Plug in CoreDNS.`,
+		New:  strings.Join(imports, "\n\t"),
+		Why:  "the import pulls in every plugin",
 	}
 }
 
@@ -138,7 +176,8 @@ func (c Component) dirName() (string, error) {
 		Package, Program, Toolchain string
 		LinkerVars                  map[string]string
 		Patches                     []Patch
-	}{c.Package, c.Program, runtime.Version(), c.LinkerVars, c.Patches})
+		Cgo                         bool `json:",omitempty"`
+	}{c.Package, c.Program, runtime.Version(), c.LinkerVars, c.Patches, c.Cgo})
 	if err != nil {
 		return "", fmt.Errorf("digesting the recipe of %s: %w", c.Name, err)
 	}

@@ -29,6 +29,8 @@ type toolchain struct {
 	dir  string
 	log  string
 	file *os.File
+	// cgo compiles C as well, and links it statically.
+	cgo bool
 }
 
 func (t *toolchain) open() error {
@@ -48,7 +50,7 @@ func (t *toolchain) close() error { return t.file.Close() }
 func (t *toolchain) run(ctx context.Context, stdout io.Writer, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = t.dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0", "PWD="+t.dir)
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED="+t.cgoEnabled(), "PWD="+t.dir)
 	cmd.Stdout = stdout
 	cmd.Stderr = t.file
 	// A cancelled build must take the compilers with it, not only cmd/go.
@@ -67,12 +69,23 @@ func (t *toolchain) run(ctx context.Context, stdout io.Writer, args ...string) e
 	return nil
 }
 
+func (t *toolchain) cgoEnabled() string {
+	if t.cgo {
+		return "1"
+	}
+	return "0"
+}
+
 // tail returns the last lines of the log.
 func (t *toolchain) tail() string {
 	raw, err := os.ReadFile(t.log)
 	if err != nil {
 		return ""
 	}
+	return lastLines(raw)
+}
+
+func lastLines(raw []byte) string {
 	lines := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
 	if len(lines) > tailLines {
 		lines = lines[len(lines)-tailLines:]
@@ -171,7 +184,10 @@ func (t *toolchain) writePatched(module string, c Component) error {
 }
 
 func (t *toolchain) build(ctx context.Context, pkg, out string, vars map[string]string) error {
-	ldflags := append(make([]string, 0, 2+2*len(vars)), "-s", "-w")
+	ldflags := append(make([]string, 0, 5+2*len(vars)), "-s", "-w")
+	if t.cgo {
+		ldflags = append(ldflags, "-linkmode", "external", "-extldflags", "-static")
+	}
 	for _, k := range slices.Sorted(maps.Keys(vars)) {
 		ldflags = append(ldflags, "-X", k+"="+vars[k])
 	}

@@ -9,6 +9,8 @@ const (
 	EtcdVersion = "v3.6.14"
 	// ClusterAPIVersion is the version of core, CAPBK and KCP.
 	ClusterAPIVersion = "v1.14.2"
+	// CoreDNSVersion is the cluster DNS of labs with hosts.
+	CoreDNSVersion = "v1.14.2"
 )
 
 // Names of the components the builder knows, as used in [Builder.Ensure], in
@@ -29,4 +31,5 @@ const (
 	Kubeadm             = "kubeadm"
 	Kubelet             = "kubelet"
 	KubeProxy           = "kube-proxy"
+	CoreDNS             = "coredns"
 )

@@ -104,6 +104,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no lab is running,
   kubectl --kubeconfig "$(lab kubeconfig)" get nodes
   lab down
 
+  # with two VM hosts: runs pods, virtual machines among them (as root)
+  lab up --hosts 2
+  lab exec -- kubectl get pods -A -o wide
+  lab shell
+
   # a lab with a legacy cluster in it
   lab up --crds ../config/crd/bases
   lab load ../testdata/management-cluster ../testdata/fixtures/al9qy/input`,
@@ -117,7 +122,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no lab is running,
 		return fmt.Errorf("%w: %w; see `%s --help`", errUsage, err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(e), newSupervise(e), newDown(e), newStatus(e), newKubeconfig(e), newBuild(e), newLoad(e))
+	root.AddCommand(newUp(e), newSupervise(e), newDown(e), newStatus(e), newKubeconfig(e), newExec(e), newShell(e), newBuild(e), newLoad(e))
+	root.AddCommand(newImage(e), newRepository(e))
 	for _, c := range append(root.Commands(), root) {
 		c.Args = usageArgs(c.Args)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,28 +26,33 @@ Exit code 3 means that no lab is running, 4 that a component has ended.`,
 		Example: `  lab status
   lab status -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("%w: --output: %q is neither text nor json", errUsage, output)
 			}
-			return e.status(output == "json")
+			return e.status(cmd.Context(), output == "json")
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
 }
 
-func (e *env) status(asJSON bool) error {
+func (e *env) status(ctx context.Context, asJSON bool) error {
 	state, err := e.running()
 	if err != nil {
 		return err
 	}
+	hosts := hostStatus(ctx, state)
 	if asJSON {
 		enc := json.NewEncoder(e.Out)
 		enc.SetIndent("", "  ")
-		err = enc.Encode(state)
+		err = enc.Encode(struct {
+			*supervisor.State
+
+			HostStatus []host `json:"hostStatus,omitempty"`
+		}{state, hosts})
 	} else {
-		err = e.statusText(state)
+		err = errors.Join(e.statusText(state), e.hostsText(hosts))
 	}
 	if err != nil {
 		return fmt.Errorf("writing the status: %w", err)
@@ -83,12 +89,13 @@ func (e *env) statusText(s *supervisor.State) error {
 }
 
 func newKubeconfig(e *env) *cobra.Command {
-	var content bool
+	var content, inside bool
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print the path (or the content) of the administrator's kubeconfig",
 		Example: `  export KUBECONFIG="$(lab kubeconfig)"
-  lab kubeconfig --content > lab.kubeconfig`,
+  lab kubeconfig --content > lab.kubeconfig
+  lab kubeconfig --inside        # for programs in the lab's own network`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			state, err := e.running()
@@ -98,10 +105,14 @@ func newKubeconfig(e *env) *cobra.Command {
 			if state.Kubeconfig == "" {
 				return errors.New("reading the kubeconfig: the lab is still starting; see `lab status`")
 			}
-			if !content {
-				return e.printf("%s\n", state.Kubeconfig)
+			path := state.Kubeconfig
+			if inside {
+				path = state.InsideKubeconfig
 			}
-			raw, err := os.ReadFile(state.Kubeconfig)
+			if !content {
+				return e.printf("%s\n", path)
+			}
+			raw, err := os.ReadFile(path)
 			if err != nil {
 				return fmt.Errorf("reading the kubeconfig: %w", err)
 			}
@@ -109,5 +120,6 @@ func newKubeconfig(e *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&content, "content", false, "print the content instead of the path")
+	cmd.Flags().BoolVar(&inside, "inside", false, "the kubeconfig that works in the lab's own network (labs with hosts)")
 	return cmd
 }

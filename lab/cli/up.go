@@ -3,7 +3,10 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
+	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/supervisor"
 )
 
@@ -23,6 +27,13 @@ type upFlags struct {
 	crds    []string
 	gates   []string
 	keepDir bool
+	hosts   int
+	source  string
+	// provider is "pod", "process" or empty.
+	provider string
+	// The supervisor's: it is in no position to build.
+	outside  int
+	programs map[string]string
 }
 
 const (
@@ -36,12 +47,19 @@ func (f *upFlags) register(set *pflag.FlagSet) {
 		"what to run besides etcd and the API server: "+strings.Join([]string{partControllers, partCRDs, partClusterAPI}, ", ")+", or none")
 	set.StringSliceVar(&f.crds, "crds", nil, "directories or files with further CRDs to install")
 	set.StringSliceVar(&f.gates, "feature-gates", nil, "feature gates of Cluster API, for example ClusterTopology=true")
+	set.IntVar(&f.hosts, "hosts", 0, "number of VM hosts; with any, the lab runs pods and gets a private network (takes root)")
+	set.StringVar(&f.source, "source", "", "working tree to compile the hosts' programs from (default: the one around the working directory, or around this program)")
+	set.StringVar(&f.provider, "provider", "", "with hosts: install the working tree's provider and run its controller as a pod or as a process")
+	set.Lookup("provider").NoOptDefVal = string(mc.ProviderPod)
 	set.BoolVar(&f.keepDir, "keep", false, "leave the directory with logs behind when the lab ends")
 }
 
 // options turns the flags into options for a cluster.
 func (f *upFlags) options() (mc.Options, error) {
-	opts := mc.Options{KeepDir: f.keepDir, FeatureGates: map[string]bool{}}
+	opts := mc.Options{KeepDir: f.keepDir, FeatureGates: map[string]bool{}, Hosts: f.hosts, Programs: f.programs, Source: f.source, Provider: mc.Provider(f.provider)}
+	if f.hosts < 0 || f.hosts > labnet.MaxHosts {
+		return opts, fmt.Errorf("%w: --hosts: %d is not between 0 and %d", errUsage, f.hosts, labnet.MaxHosts)
+	}
 	for _, p := range f.parts {
 		switch p {
 		case partControllers:
@@ -54,6 +72,15 @@ func (f *upFlags) options() (mc.Options, error) {
 		default:
 			return opts, fmt.Errorf("%w: --parts: %q is unknown; see `lab up --help`", errUsage, p)
 		}
+	}
+	switch {
+	case f.provider == "":
+	case opts.Provider != mc.ProviderPod && opts.Provider != mc.ProviderProcess:
+		return opts, fmt.Errorf("%w: --provider: %q is neither %s nor %s", errUsage, f.provider, mc.ProviderPod, mc.ProviderProcess)
+	case f.hosts == 0:
+		return opts, fmt.Errorf("%w: --provider: it needs hosts, see --hosts", errUsage)
+	case opts.Parts&(mc.ClusterAPI|mc.ClusterAPICRDs) == 0:
+		return opts, fmt.Errorf("%w: --provider: it needs --parts %s or %s", errUsage, partClusterAPI, partCRDs)
 	}
 	for _, g := range f.gates {
 		name, value, _ := strings.Cut(g, "=")
@@ -89,6 +116,9 @@ everything down again.`,
 		Example: `  lab up
   lab up --parts none                    # etcd and the API server only
   lab up --crds ../config/crd/bases      # with the product's CRDs
+  lab up --hosts 2                       # runs pods, on two VM hosts
+  lab up --hosts 2 --provider            # and has the working tree's provider installed
+  lab up --hosts 2 --parts controllers   # and leaves Cluster API to clusterctl
   lab up --feature-gates ClusterTopology=true --dir ./my-lab`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.up(cmd, f) },
@@ -107,6 +137,11 @@ func (e *env) up(cmd *cobra.Command, f *upFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.hosts > 0 {
+		if err := f.prepareHosts(); err != nil {
+			return err
+		}
+	}
 	// Building happens here and not in the supervisor: it takes long, and
 	// Ctrl-C must reach it.
 	b, err := builder.New(builder.Options{Out: e.Out})
@@ -115,6 +150,13 @@ func (e *env) up(cmd *cobra.Command, f *upFlags) error {
 	}
 	if _, err := b.Ensure(ctx, opts.Binaries()...); err != nil {
 		return err
+	}
+	if f.hosts > 0 {
+		programs, err := b.Local(ctx, f.source)
+		if err != nil {
+			return err
+		}
+		f.programs = programs
 	}
 
 	self, err := os.Executable()
@@ -132,11 +174,62 @@ func (e *env) up(cmd *cobra.Command, f *upFlags) error {
 	if len(f.gates) == 0 {
 		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--feature-gates" || s == "" })
 	}
-	state, err := supervisor.Up(ctx, dir, argv, e.Out)
+	if f.hosts == 0 {
+		return e.started(supervisor.Up(ctx, dir, argv, e.Out, nil))
+	}
+	// The listener stays in this network; the supervisor inherits it.
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listening for the API server: %w", err)
+	}
+	defer listener.Close()                               //nolint:errcheck // The supervisor has its own descriptor.
+	inherited, err := listener.(*net.TCPListener).File() //nolint:forcetypeassert // By its network.
+	if err != nil {
+		return fmt.Errorf("handing on the listener: %w", err)
+	}
+	defer inherited.Close() //nolint:errcheck // The supervisor has its own descriptor.
+	const firstExtra = 3    // After stdin, stdout and stderr.
+	argv = append(argv, "--hosts", strconv.Itoa(f.hosts), "--source", f.source, "--provider="+f.provider, "--outside", strconv.Itoa(firstExtra))
+	for _, name := range slices.Sorted(maps.Keys(f.programs)) {
+		argv = append(argv, "--program", name+"="+f.programs[name])
+	}
+	return e.started(supervisor.Up(ctx, dir, argv, e.Out, func(cmd *exec.Cmd) error {
+		cmd.ExtraFiles = []*os.File{inherited}
+		return labnet.Isolate(cmd)
+	}))
+}
+
+func (e *env) started(state *supervisor.State, err error) error {
 	if err != nil {
 		return err
 	}
 	return e.printf("\nexport KUBECONFIG=%s\nstop it with `lab down`\n", state.Kubeconfig)
+}
+
+// prepareHosts checks the machine and finds the working tree, before anything
+// is built.
+func (f *upFlags) prepareHosts() error {
+	if err := labnet.Check(); err != nil {
+		return err
+	}
+	if f.source != "" {
+		abs, err := absolute(f.source)
+		f.source = abs
+		return err
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("reading the working directory: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program's own path: %w", err)
+	}
+	f.source, err = builder.FindSource(cwd, filepath.Dir(self))
+	if err != nil {
+		return fmt.Errorf("%w; name it with --source", err)
+	}
+	return nil
 }
 
 func newSupervise(e *env) *cobra.Command {
@@ -157,6 +250,11 @@ func newSupervise(e *env) *cobra.Command {
 			}
 			opts.Out = e.Out
 			opts.Clock = e.clock
+			if f.outside > 0 {
+				if opts.Outside, err = inheritedListener(f.outside); err != nil {
+					return err
+				}
+			}
 			ready := func() {
 				if e.CloseOut != nil {
 					e.CloseOut()
@@ -166,7 +264,19 @@ func newSupervise(e *env) *cobra.Command {
 		},
 	}
 	f.register(cmd.Flags())
+	cmd.Flags().IntVar(&f.outside, "outside", 0, "descriptor of a listener in the network outside")
+	cmd.Flags().StringToStringVar(&f.programs, "program", nil, "compiled programs of the working tree")
 	return cmd
+}
+
+func inheritedListener(descriptor int) (net.Listener, error) {
+	file := os.NewFile(uintptr(descriptor), "outside")
+	defer file.Close() //nolint:errcheck // The listener has a copy.
+	listener, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("taking over the listener: %w", err)
+	}
+	return listener, nil
 }
 
 func absolute(path string) (string, error) {

@@ -40,6 +40,13 @@ type Cluster struct {
 	began      time.Time
 	served     time.Duration
 
+	// public is where people reach the API server: the same as URL, or a relay.
+	public string
+	// programs of the working tree, in the cluster's directory.
+	programs builder.Assets
+	// background is what Stop ends besides processes.
+	background context.CancelFunc
+
 	mu      sync.Mutex
 	members []*member
 	change  chan struct{}
@@ -48,6 +55,9 @@ type Cluster struct {
 // ports of everything that may run.
 type ports struct {
 	etcd, etcdPeer, apiServer, controllerManager, scheduler int
+	// Health endpoints of what serves pods.
+	proxy, proxyMetrics, dns, ingress int
+	provider                          capiPorts
 
 	capi map[string]capiPorts
 }
@@ -66,7 +76,15 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, err
 	}
 
-	c := &Cluster{opts: opts, assets: assets, began: opts.Clock.Now(), change: make(chan struct{}, 1)}
+	programs, err := buildPrograms(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &Cluster{
+		opts: opts, assets: assets, programs: programs, began: opts.Clock.Now(),
+		change: make(chan struct{}, 1), background: func() {},
+	}
 	if err := c.prepare(ctx); err != nil {
 		return nil, c.abandon(ctx, err)
 	}
@@ -118,9 +136,15 @@ func (c *Cluster) prepare(ctx context.Context) error {
 			return fmt.Errorf("creating the cluster's directory: %w", err)
 		}
 	}
+	if c.opts.Hosts > 0 {
+		if err := c.prepareHosts(); err != nil {
+			return err
+		}
+	}
 	if err := c.choosePorts(ctx); err != nil {
 		return err
 	}
+	c.relay(ctx)
 	return c.makeCertificates()
 }
 
@@ -152,14 +176,16 @@ func (c *Cluster) makeDir() error {
 }
 
 func (c *Cluster) choosePorts(ctx context.Context) error {
-	const control, each = 5, 3
+	const control, each = 12, 3
 	found, err := freePorts(ctx, control+each*len(providers()))
 	if err != nil {
 		return err
 	}
 	c.ports = ports{
 		etcd: found[0], etcdPeer: found[1], apiServer: found[2], controllerManager: found[3], scheduler: found[4],
-		capi: map[string]capiPorts{},
+		proxy: found[5], proxyMetrics: found[6], dns: found[7], ingress: found[8],
+		provider: capiPorts{webhook: found[9], health: found[10], diagnostics: found[11]},
+		capi:     map[string]capiPorts{},
 	}
 	for i, p := range providers() {
 		at := found[control+each*i:]
@@ -227,9 +253,13 @@ func (c *Cluster) makeClient() error {
 	if err != nil {
 		return err
 	}
-	c.kubeconfig = raw
-	if err := os.WriteFile(c.KubeconfigPath(), raw, 0o600); err != nil {
-		return fmt.Errorf("writing the kubeconfig: %w", err)
+	if c.kubeconfig, err = c.kubeconfigAt(c.public, "lab-admin", "system:masters"); err != nil {
+		return err
+	}
+	for path, content := range map[string][]byte{c.KubeconfigPath(): c.kubeconfig, c.InsideKubeconfigPath(): raw} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			return fmt.Errorf("writing the kubeconfig: %w", err)
+		}
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(raw)
 	if err != nil {
@@ -253,22 +283,31 @@ func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 // use it with unstructured objects, or make your own from Config and a scheme.
 func (c *Cluster) Client() client.Client { return c.client }
 
-// Kubeconfig returns the administrator's kubeconfig.
+// Kubeconfig returns the administrator's kubeconfig, for outside the private
+// network if the cluster is in one and has a listener there.
 func (c *Cluster) Kubeconfig() []byte { return slices.Clone(c.kubeconfig) }
 
 // KubeconfigPath is a file with that content, below Dir.
 func (c *Cluster) KubeconfigPath() string { return filepath.Join(c.dir, "kubeconfig") }
 
+// InsideKubeconfigPath is a kubeconfig of the administrator that works where
+// the cluster runs. It differs from KubeconfigPath in a private network only.
+func (c *Cluster) InsideKubeconfigPath() string { return filepath.Join(c.dir, "kubeconfig-inside") }
+
 // KubeconfigFor returns a kubeconfig with a client certificate for any user and
 // groups, to see what RBAC lets them do. A service account
 // system:serviceaccount:<namespace>:<name> is a user like any other.
 func (c *Cluster) KubeconfigFor(user string, groups ...string) ([]byte, error) {
+	return c.kubeconfigAt(c.URL(), user, groups...)
+}
+
+func (c *Cluster) kubeconfigAt(url, user string, groups ...string) ([]byte, error) {
 	pair, err := c.ca.Issue(pki.Names{CommonName: user, Organizations: groups})
 	if err != nil {
 		return nil, err
 	}
 	raw, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: c.URL(), CertificateAuthorityData: c.ca.CertPEM()}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: url, CertificateAuthorityData: c.ca.CertPEM()}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificateData: pair.Cert, ClientKeyData: pair.Key}},
 		Contexts:       map[string]*clientcmdapi.Context{"lab": {Cluster: "lab", AuthInfo: user}},
 		CurrentContext: "lab",
@@ -278,6 +317,9 @@ func (c *Cluster) KubeconfigFor(user string, groups ...string) ([]byte, error) {
 	}
 	return raw, nil
 }
+
+// PublicURL is where Kubeconfig leads: a relay, if there is one, else URL.
+func (c *Cluster) PublicURL() string { return c.public }
 
 // URL is where the API server serves.
 func (c *Cluster) URL() string { return "https://" + address(c.ports.apiServer) }
@@ -290,6 +332,9 @@ func (c *Cluster) Authority() *pki.Authority { return c.ca }
 
 // Served is the time from Start, binaries being there, to a ready API server.
 func (c *Cluster) Served() time.Duration { return c.served }
+
+// Hosts is the number of VM hosts.
+func (c *Cluster) Hosts() int { return c.opts.Hosts }
 
 // Parts says what the cluster consists of.
 func (c *Cluster) Parts() Parts { return c.opts.Parts }
@@ -408,6 +453,7 @@ func (c *Cluster) member(name string) (*member, error) {
 // Stop ends all processes, those that write first, and removes the directory.
 // It may be called again.
 func (c *Cluster) Stop(ctx context.Context) error {
+	c.background()
 	if c.guard == nil { // Start failed early.
 		if c.dir == "" || c.opts.KeepDir {
 			return nil

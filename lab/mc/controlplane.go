@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
 )
 
@@ -39,6 +40,9 @@ func (c *Cluster) certificates() map[string]pki.Names {
 	}
 	if ip := firstServiceIP(c.opts.ServiceCIDR); ip != nil {
 		apiServer.IPs = append(apiServer.IPs, ip)
+	}
+	if c.opts.Hosts > 0 {
+		apiServer.IPs = append(apiServer.IPs, net.ParseIP(labnet.Gateway))
 	}
 	return map[string]pki.Names{
 		certEtcd:          {CommonName: "etcd", DNS: []string{"localhost"}, IPs: here},
@@ -84,7 +88,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	c.served = c.opts.Clock.Since(c.began)
-	c.say("API served after %s at %s\n", round(c.served), c.URL())
+	c.say("API served after %s at %s\n", round(c.served), c.public)
 	return nil
 }
 
@@ -140,7 +144,7 @@ func (c *Cluster) apiServer() Process {
 		c.assets[builder.APIServer],
 		"--etcd-servers=https://" + address(c.ports.etcd), "--etcd-cafile=" + c.file("ca.crt"),
 		"--etcd-certfile=" + c.file(certEtcdClient+".crt"), "--etcd-keyfile=" + c.file(certEtcdClient+".key"),
-		"--bind-address=" + loopback, "--advertise-address=" + loopback, fmt.Sprintf("--secure-port=%d", c.ports.apiServer),
+		fmt.Sprintf("--secure-port=%d", c.ports.apiServer),
 		"--tls-cert-file=" + c.file(certAPIServer+".crt"), "--tls-private-key-file=" + c.file(certAPIServer+".key"),
 		"--client-ca-file=" + c.file("ca.crt"),
 		"--kubelet-client-certificate=" + c.file(certKubeletClient+".crt"), "--kubelet-client-key=" + c.file(certKubeletClient+".key"),
@@ -155,12 +159,23 @@ func (c *Cluster) apiServer() Process {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		// Joining nodes bring bootstrap tokens when this stands in for a workload cluster.
 		"--enable-bootstrap-token-auth=true",
-		// Would taint every new Node until the node lifecycle controller, which
-		// does not run here, takes the taint off again.
-		"--disable-admission-plugins=TaintNodesByCondition",
-		// Loopback is no valid endpoint of the Service kubernetes.
-		"--endpoint-reconciler-type=none",
 		"--profiling=false",
+	}
+	if c.opts.Hosts > 0 {
+		argv = append(argv,
+			// The namespace is private: everything in it may know the API server.
+			"--bind-address=0.0.0.0", "--advertise-address="+labnet.Gateway,
+			"--kubelet-certificate-authority="+c.file("ca.crt"),
+		)
+	} else {
+		argv = append(argv,
+			"--bind-address="+loopback, "--advertise-address="+loopback,
+			// Would taint every new Node until the node lifecycle controller, which
+			// does not run here, takes the taint off again.
+			"--disable-admission-plugins=TaintNodesByCondition",
+			// Loopback is no valid endpoint of the Service kubernetes.
+			"--endpoint-reconciler-type=none",
+		)
 	}
 	return Process{
 		Name: builder.APIServer, Version: builder.KubernetesVersion, URL: c.URL(),
@@ -188,9 +203,11 @@ func (c *Cluster) controllerManager() (Process, error) {
 		"--service-account-private-key-file=" + c.file("sa.key"), "--use-service-account-credentials=true",
 		"--service-cluster-ip-range=" + c.opts.ServiceCIDR,
 		"--leader-elect=false",
-		// Seeded hosts have no kubelet that renews their leases.
-		"--controllers=*,-node-lifecycle-controller",
 		"--profiling=false",
+	}
+	if c.opts.Hosts == 0 {
+		// Seeded hosts have no kubelet that renews their leases.
+		argv = append(argv, "--controllers=*,-node-lifecycle-controller")
 	}
 	health := healthy(c.probe, url+"/healthz")
 	return Process{

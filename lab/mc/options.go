@@ -1,8 +1,13 @@
 package mc
 
 import (
+	"context"
+	"fmt"
 	"io"
+	"maps"
+	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -10,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
 )
 
@@ -85,6 +91,26 @@ type Options struct {
 	// legacy management clusters use, because seeded Services carry addresses
 	// out of it.
 	ServiceCIDR string
+	// Hosts is the number of VM hosts. They make the cluster one that runs pods,
+	// with Services, cluster DNS and an ingress, and take a private network: see
+	// package labnet. The controller manager and the scheduler run in any case.
+	Hosts int
+	// Images adds to what the hosts can run, or replaces it: see Image.
+	Images map[string]Image
+	// HostPaths maps paths that pods name in hostPath volumes to directories of
+	// this machine. Without an entry for GuestImages, it is the builder's cache.
+	HostPaths map[string]string
+	// Programs are the compiled programs of the working tree. When nil they are
+	// compiled from Source, the tree around the working directory when that is
+	// empty. Compiling may want to download modules, which has no chance in a
+	// private network: see Prebuild.
+	Programs builder.Assets
+	Source   string
+	// Provider says whether and how the product's controller runs. It takes hosts.
+	Provider Provider
+	// Outside is a listener in another network namespace. Connections to it are
+	// carried to the API server, and Kubeconfig leads there.
+	Outside net.Listener
 	// StartTimeout bounds the start of each component.
 	StartTimeout time.Duration
 	// Builder provides the binaries; a default one, building into Out, when nil.
@@ -102,10 +128,32 @@ const (
 	defaultStartTimeout = 3 * time.Minute
 )
 
+// GuestImages is the path by which pods name the directory of guest images.
+const GuestImages = "/var/lib/capk/images"
+
 // withDefaults fills in what is missing.
 func (o Options) withDefaults() (Options, error) {
+	o, err := o.withCommonDefaults()
+	if err != nil {
+		return o, err
+	}
+	if o.Hosts > 0 {
+		if o, err = o.withHostDefaults(); err != nil {
+			return o, err
+		}
+	}
+	return o, o.checkProvider()
+}
+
+func (o Options) withCommonDefaults() (Options, error) {
 	if o.Parts.Has(ClusterAPI) {
 		o.Parts |= ClusterAPICRDs
+	}
+	if o.Hosts > 0 {
+		o.Parts |= ControllerManager | Scheduler
+		if o.ServiceCIDR == "" {
+			o.ServiceCIDR = labnet.ServiceCIDR
+		}
 	}
 	if o.ServiceCIDR == "" {
 		o.ServiceCIDR = defaultServiceCIDR
@@ -139,6 +187,71 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
+// withHostDefaults fills in what a cluster with hosts needs in addition.
+func (o Options) withHostDefaults() (Options, error) {
+	if !labnet.Inside() {
+		return o, fmt.Errorf("starting a cluster with hosts: %w", labnet.ErrNotPrivate)
+	}
+	if o.Programs == nil {
+		source, err := o.source()
+		if err != nil {
+			return o, err
+		}
+		o.Source = source
+	}
+	if o.Provider != NoProvider && o.Source == "" {
+		source, err := o.source()
+		if err != nil {
+			return o, err
+		}
+		o.Source = source
+	}
+	o.HostPaths = maps.Clone(o.HostPaths)
+	if o.HostPaths == nil {
+		o.HostPaths = map[string]string{}
+	}
+	if o.HostPaths[GuestImages] == "" {
+		o.HostPaths[GuestImages] = filepath.Join(o.Builder.Cache(), "images")
+	}
+	return o, nil
+}
+
+// source is the working tree to compile from.
+func (o Options) source() (string, error) {
+	if o.Source != "" {
+		return o.Source, nil
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("reading the working directory: %w", err)
+	}
+	source, err := builder.FindSource(cwd)
+	if err != nil {
+		return "", fmt.Errorf("finding the source of the hosts' programs: %w", err)
+	}
+	return source, nil
+}
+
+// Prebuild makes everything Start needs. Call it outside before Start inside a
+// private network.
+func (o Options) Prebuild(ctx context.Context) error {
+	o, err := o.withCommonDefaults()
+	if err != nil {
+		return err
+	}
+	if _, err := o.Builder.Ensure(ctx, o.Binaries()...); err != nil {
+		return err
+	}
+	if o.Hosts == 0 || o.Programs != nil {
+		return nil
+	}
+	if o.Source, err = o.source(); err != nil {
+		return err
+	}
+	_, err = o.Builder.Local(ctx, o.Source)
+	return err
+}
+
 // Binaries lists the components of the builder that the parts need, for whoever
 // wants to build before starting.
 func (o Options) Binaries() []string {
@@ -146,6 +259,12 @@ func (o Options) Binaries() []string {
 		o.Parts |= ClusterAPICRDs
 	}
 	names := []string{builder.Guard, builder.Etcd, builder.APIServer}
+	if o.Hosts > 0 {
+		o.Parts |= ControllerManager | Scheduler
+		names = append(names, builder.KubeProxy, builder.CoreDNS)
+		// For images, whether or not they also run as processes.
+		names = append(names, clusterAPIManagers()...)
+	}
 	if o.Parts.Has(ControllerManager) {
 		names = append(names, builder.ControllerManager)
 	}
@@ -155,8 +274,12 @@ func (o Options) Binaries() []string {
 	if o.Parts.Has(ClusterAPICRDs) {
 		names = append(names, builder.ClusterAPIManifests)
 	}
-	if o.Parts.Has(ClusterAPI) {
-		names = append(names, builder.ClusterAPICore, builder.ClusterAPIBootstrap, builder.ClusterAPIControl)
+	if o.Parts.Has(ClusterAPI) && o.Hosts == 0 {
+		names = append(names, clusterAPIManagers()...)
 	}
 	return names
+}
+
+func clusterAPIManagers() []string {
+	return []string{builder.ClusterAPICore, builder.ClusterAPIBootstrap, builder.ClusterAPIControl}
 }

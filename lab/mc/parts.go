@@ -35,6 +35,9 @@ func (c *Cluster) startParts(ctx context.Context) error {
 	if c.opts.Parts.Has(ClusterAPICRDs) {
 		start(c.startClusterAPI)
 	}
+	if c.opts.Hosts > 0 {
+		start(c.startNetwork)
+	}
 	wg.Wait()
 
 	if err := context.Cause(ctx); err != nil {
@@ -42,6 +45,11 @@ func (c *Cluster) startParts(ctx context.Context) error {
 			return fmt.Errorf("starting the cluster: %w", err)
 		}
 		return err
+	}
+	if c.opts.Provider != NoProvider {
+		if err := c.installProvider(ctx); err != nil {
+			return err
+		}
 	}
 	if c.opts.Parts != APIServerOnly {
 		c.say("ready after %s: %s\n", round(c.opts.Clock.Since(c.began)), c.opts.Parts)

@@ -31,9 +31,10 @@ const (
 )
 
 // Up starts a supervisor process and returns when the lab is ready. argv is the
-// supervisor's command line. What it prints until then goes to out. When ctx
-// ends first, everything is taken down again.
-func Up(ctx context.Context, dir string, argv []string, out io.Writer) (*State, error) {
+// supervisor's command line; prepare, if not nil, gets the command before it is
+// started. What it prints until then goes to out. When ctx ends first,
+// everything is taken down again.
+func Up(ctx context.Context, dir string, argv []string, out io.Writer, prepare func(*exec.Cmd) error) (*State, error) {
 	running, err := locked(dir)
 	if err != nil {
 		return nil, err
@@ -43,6 +44,11 @@ func Up(ctx context.Context, dir string, argv []string, out io.Writer) (*State, 
 	}
 
 	cmd := detached(ctx, argv)
+	if prepare != nil {
+		if err := prepare(cmd); err != nil {
+			return nil, fmt.Errorf("starting the supervisor: %w", err)
+		}
+	}
 	lease, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("starting the supervisor: %w", err)

@@ -39,6 +39,11 @@ type State struct {
 	Parts      string `json:"parts,omitempty"`
 	URL        string `json:"url,omitempty"`
 	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Hosts is how many VM hosts the lab has. With any, it is in a network of
+	// its own: that of process PID.
+	Hosts int `json:"hosts,omitempty"`
+	// InsideKubeconfig works in that network.
+	InsideKubeconfig string `json:"insideKubeconfig,omitempty"`
 	// ServedAfter and ReadyAfter are seconds from the start to a served API
 	// and to everything being ready.
 	ServedAfter float64        `json:"servedAfterSeconds,omitempty"`

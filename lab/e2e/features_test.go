@@ -1,0 +1,174 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// Values the features are recognised by inside a guest.
+const (
+	dnsServer      = "10.100.0.1"
+	searchDomain   = "customer.example"
+	ntpServer      = "10.100.0.1"
+	iscsiPrefix    = "iqn.2016-04.io.example"
+	hostVolumeTag  = "customer-data"
+	hostVolumePath = "/srv/customer-data"
+	etcdHostPath   = "/srv/etcd"
+	sshUser        = "thomas"
+	sshKey         = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEWA0tFz6GQm1c9n0Jc2J5u4qj8b0yqQnQ4ZcKz3nX1E thomas@example"
+	mirrorHost     = "https://mirror.example"
+	proxyURL       = "http://proxy.example:3128"
+	nodeLabel      = "node.example/pool"
+)
+
+// objects of a manifest, in its order.
+type objects []*unstructured.Unstructured
+
+func parse(manifest string) (objects, error) {
+	var all objects
+	for i, text := range strings.Split(manifest, "\n---") {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+			return nil, fmt.Errorf("document %d: %w", i, err)
+		}
+		if len(u.Object) > 0 {
+			all = append(all, u)
+		}
+	}
+	return all, nil
+}
+
+func (o objects) manifest() (string, error) {
+	var b strings.Builder
+	for _, u := range o {
+		raw, err := yaml.Marshal(u.Object)
+		if err != nil {
+			return "", fmt.Errorf("writing %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+		b.WriteString("---\n")
+		b.Write(raw)
+	}
+	return b.String(), nil
+}
+
+// find is the one object of a kind whose name contains a text.
+func (o objects) find(kind, part string) (*unstructured.Unstructured, error) {
+	for _, u := range o {
+		if u.GetKind() == kind && strings.Contains(u.GetName(), part) {
+			return u, nil
+		}
+	}
+	return nil, fmt.Errorf("the manifest has no %s whose name contains %q", kind, part)
+}
+
+// set puts a value below a dotted path.
+func set(u *unstructured.Unstructured, value any, path string) error {
+	if err := unstructured.SetNestedField(u.Object, value, strings.Split(path, ".")...); err != nil {
+		return fmt.Errorf("setting %s of %s %s: %w", path, u.GetKind(), u.GetName(), err)
+	}
+	return nil
+}
+
+// add appends to a list below a dotted path.
+func add(u *unstructured.Unstructured, path string, values ...any) error {
+	fields := strings.Split(path, ".")
+	list, _, err := unstructured.NestedSlice(u.Object, fields...)
+	if err != nil {
+		return fmt.Errorf("reading %s of %s %s: %w", path, u.GetKind(), u.GetName(), err)
+	}
+	return set(u, append(list, values...), path)
+}
+
+// arg is a command line flag as Cluster API writes it.
+func arg(name, value string) any { return map[string]any{"name": name, "value": value} }
+
+// withFeatures turns on everything the provider's scope lists, on one cluster: what is particular to the guest's operating system on both
+// roles, the volumes where they belong.
+func withFeatures(all objects) error {
+	steps := []struct {
+		kind, name, path string
+		value            any
+	}{
+		{"KVMMachineTemplate", "control-plane", "spec.template.spec.dns", map[string]any{"servers": []any{dnsServer}, "searchDomains": []any{searchDomain}}},
+		{"KVMMachineTemplate", "control-plane", "spec.template.spec.ntp", map[string]any{"servers": []any{ntpServer}}},
+		{"KVMMachineTemplate", "control-plane", "spec.template.spec.iscsi", map[string]any{"initiatorNamePrefix": iscsiPrefix}},
+		{"KVMMachineTemplate", "control-plane", "spec.template.spec.etcdVolume", map[string]any{"hostPath": etcdHostPath, "size": "2Gi"}},
+		{"KVMMachineTemplate", "md-0", "spec.template.spec.hostVolumes", []any{map[string]any{"mountTag": hostVolumeTag, "hostPath": hostVolumePath}}},
+		{"KVMMachineTemplate", "md-0", "spec.template.spec.resources.kubeletVolumeSize", "1Gi"},
+	}
+	for _, s := range steps {
+		u, err := all.find(s.kind, s.name)
+		if err != nil {
+			return err
+		}
+		if err := set(u, s.value, s.path); err != nil {
+			return err
+		}
+	}
+	kcp, err := all.find("KubeadmControlPlane", "")
+	if err != nil {
+		return err
+	}
+	config, err := all.find("KubeadmConfigTemplate", "")
+	if err != nil {
+		return err
+	}
+	for u, base := range map[*unstructured.Unstructured]string{kcp: "spec.kubeadmConfigSpec", config: "spec.template.spec"} {
+		if err := nodeSettings(u, base); err != nil {
+			return err
+		}
+	}
+	return controlPlaneSettings(kcp)
+}
+
+// nodeSettings are what every node gets through Cluster API's own fields: SSH users, the container runtime's mirror and proxy, kubelet labels.
+func nodeSettings(u *unstructured.Unstructured, base string) error {
+	if err := add(u, base+".users", map[string]any{"name": sshUser, "sshAuthorizedKeys": []any{sshKey}, "shell": "/bin/bash"}); err != nil {
+		return err
+	}
+	err := add(u, base+".files",
+		map[string]any{
+			"path": "/etc/containerd/certs.d/docker.io/hosts.toml", "permissions": "0644",
+			"content": "[host.\"" + mirrorHost + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
+		},
+		map[string]any{
+			"path": "/etc/systemd/system/containerd.service.d/proxy.conf", "permissions": "0644",
+			"content": "[Service]\nEnvironment=HTTPS_PROXY=" + proxyURL + "\n",
+		})
+	if err != nil {
+		return err
+	}
+	path := base + ".joinConfiguration.nodeRegistration.kubeletExtraArgs"
+	if u.GetKind() == "KubeadmControlPlane" {
+		path = base + ".initConfiguration.nodeRegistration.kubeletExtraArgs"
+	}
+	return add(u, path, arg("node-labels", nodeLabel+"=lab"))
+}
+
+// controlPlaneSettings are API server and etcd settings, and what a machine without hardware virtualization needs: more time for everything.
+func controlPlaneSettings(kcp *unstructured.Unstructured) error {
+	const base = "spec.kubeadmConfigSpec"
+	if err := add(kcp, base+".clusterConfiguration.apiServer.extraArgs", arg("service-account-issuer", "https://issuer.example"), arg("api-audiences", "https://issuer.example,customer")); err != nil {
+		return err
+	}
+	if err := add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("heartbeat-interval", "1000"), arg("election-timeout", "10000")); err != nil {
+		return err
+	}
+	for _, kind := range []string{"initConfiguration", "joinConfiguration"} {
+		if err := set(kcp, map[string]any{
+			"controlPlaneComponentHealthCheckSeconds": int64(1200), "kubeletHealthCheckSeconds": int64(600), "kubernetesAPICallSeconds": int64(600),
+			"etcdAPICallSeconds": int64(600), "tlsBootstrapSeconds": int64(900), "discoverySeconds": int64(900),
+		}, base+"."+kind+".timeouts"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

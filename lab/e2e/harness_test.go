@@ -1,0 +1,218 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+)
+
+// world is everything a test uses: programs, the lab's directory and what happened so far.
+type world struct {
+	t     *testing.T
+	clock clock.Clock
+	start time.Time
+
+	// lab, kubectl and clusterctl are paths of programs.
+	lab, kubectl, clusterctl, etcd string
+	// dir is the lab's directory, work is for files of this run.
+	dir, work string
+	// config is the clusterctl configuration of the local repository.
+	config string
+
+	mu   sync.Mutex
+	told io.Writer
+}
+
+// say prints a line of progress with the time since the start. A run of half an hour that is silent looks hung.
+func (w *world) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := fmt.Fprintf(w.told, "%7.1fs  %s\n", w.clock.Since(w.start).Seconds(), fmt.Sprintf(format, args...))
+	require.NoError(w.t, err)
+}
+
+// run executes a program and gives its output. The error carries what it said.
+func (w *world) run(ctx context.Context, stdin string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if stdin != "" {
+		cmd.Stdin = strings.NewReader(stdin)
+	}
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "GOPROXY=off")
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w\n%s%s", strings.Join(argv, " "), err, tail(errs.String(), 4000), tail(out.String(), 2000))
+	}
+	return out.String(), nil
+}
+
+// must is run for steps that have to work.
+func (w *world) must(ctx context.Context, argv ...string) string {
+	w.t.Helper()
+	out, err := w.run(ctx, "", argv...)
+	require.NoError(w.t, err)
+	return out
+}
+
+// kubeconfig is the management cluster's.
+func (w *world) kubeconfig() string { return filepath.Join(w.work, "kubeconfig") }
+
+// mc runs kubectl against the management cluster.
+func (w *world) mc(ctx context.Context, args ...string) (string, error) {
+	return w.run(ctx, "", append([]string{w.kubectl}, args...)...)
+}
+
+// apply creates or changes objects in the management cluster.
+func (w *world) apply(ctx context.Context, manifest string) {
+	w.t.Helper()
+	_, err := w.run(ctx, manifest, w.kubectl, "apply", "--server-side", "--force-conflicts", "-f", "-")
+	require.NoError(w.t, err)
+}
+
+// wc runs kubectl against the workload cluster, from inside the lab's network: nothing of a workload cluster can be reached from outside.
+func (w *world) wc(ctx context.Context, args ...string) (string, error) {
+	return w.run(ctx, "", w.inside(append([]string{w.kubectl, "--kubeconfig", w.workload()}, args...)...)...)
+}
+
+func (w *world) wcApply(ctx context.Context, manifest string) error {
+	_, err := w.run(ctx, manifest, w.inside(w.kubectl, "--kubeconfig", w.workload(), "apply", "--server-side", "--force-conflicts", "-f", "-")...)
+	return err
+}
+
+// workload is the kubeconfig of the workload cluster.
+func (w *world) workload() string { return filepath.Join(w.work, "workload.kubeconfig") }
+
+// inside is the command line that runs a program in the lab's network.
+func (w *world) inside(argv ...string) []string {
+	return append([]string{w.lab, "exec", "--dir", w.dir, "--"}, argv...)
+}
+
+// get reads an object of the management cluster; nil when there is none.
+func (w *world) get(ctx context.Context, namespace, resource, name string) (*unstructured.Unstructured, error) {
+	out, err := w.mc(ctx, "get", resource, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+	if err != nil || strings.TrimSpace(out) == "" {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal([]byte(out), &u.Object); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", resource, name, err)
+	}
+	return u, nil
+}
+
+// list reads objects with a label selector.
+func (w *world) list(ctx context.Context, inCluster func(context.Context, ...string) (string, error), args ...string) ([]unstructured.Unstructured, error) {
+	out, err := inCluster(ctx, append(append([]string{"get"}, args...), "-o", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	var l unstructured.UnstructuredList
+	if err := json.Unmarshal([]byte(out), &l); err != nil {
+		return nil, fmt.Errorf("reading a list of %s: %w", args[0], err)
+	}
+	return l.Items, nil
+}
+
+// eventually waits for a condition and says what was missing when it never came.
+func (w *world) eventually(ctx context.Context, limit time.Duration, what string, met func(context.Context) error) {
+	w.t.Helper()
+	began := w.clock.Now()
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 2*time.Second, limit, true, func(ctx context.Context) (bool, error) {
+		if err := met(ctx); err != nil {
+			if ctx.Err() == nil {
+				if last == nil || last.Error() != err.Error() {
+					w.say("  … %s: %s", what, firstLine(err))
+				}
+				last = err
+			}
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		w.dump(context.WithoutCancel(ctx))
+	}
+	require.NoError(w.t, errors.Join(err, last2(err, last)), what)
+	w.say("%s (after %.1f s)", what, w.clock.Since(began).Seconds())
+}
+
+func last2(err, last error) error {
+	if err == nil {
+		return nil
+	}
+	return last
+}
+
+// dump shows the state of things when a step failed.
+func (w *world) dump(ctx context.Context) {
+	for _, args := range [][]string{
+		{"get", "clusters,kubeadmcontrolplanes,machinedeployments,machines,kvmclusters,kvmmachines", "-A", "-o", "wide"},
+		{"get", "pods,nodes", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
+	} {
+		out, err := w.mc(ctx, args...)
+		w.say("kubectl %s\n%s%v", strings.Join(args, " "), tail(out, 8000), err)
+	}
+	if _, err := os.Stat(w.workload()); err == nil {
+		out, err := w.wc(ctx, "get", "nodes,pods", "-A", "-o", "wide", "--request-timeout=10s")
+		w.say("workload cluster\n%s%v", tail(out, 8000), err)
+	}
+}
+
+// condition is the status of a condition, with its reason and message for people.
+func condition(u *unstructured.Unstructured, kind string) (status, detail string) {
+	if u == nil {
+		return "", "no such object"
+	}
+	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+	if err != nil {
+		return "", err.Error()
+	}
+	for _, c := range conditions {
+		m, ok := c.(map[string]any)
+		if !ok || m["type"] != kind {
+			continue
+		}
+		return fmt.Sprint(m["status"]), fmt.Sprintf("%v: %v", m["reason"], m["message"])
+	}
+	return "", "condition not set"
+}
+
+// needCondition is an error until the condition is True.
+func needCondition(u *unstructured.Unstructured, kind string) error {
+	status, detail := condition(u, kind)
+	if status == "True" {
+		return nil
+	}
+	return fmt.Errorf("%s is %q: %s", kind, status, detail)
+}
+
+func tail(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return "…" + text[len(text)-limit:]
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
+	return line
+}

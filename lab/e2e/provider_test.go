@@ -1,0 +1,297 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	cluster   = "demo"
+	namespace = "org-acme"
+
+	// Limits are for two cores without hardware virtualization, and generous: they end a run that hangs, they measure nothing.
+	short  = 3 * time.Minute
+	medium = 8 * time.Minute
+	long   = 20 * time.Minute
+)
+
+// TestProvider walks one cluster through its life. The steps build on each other, so the first failure ends the run.
+func TestProvider(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for _, step := range []struct {
+		name string
+		run  func(context.Context)
+	}{
+		{"a lab with two hosts starts", w.labStarts},
+		{"clusterctl installs the providers", w.clusterctlInstalls},
+		{"a cluster is generated and applied", w.clusterIsApplied},
+		{"its control plane serves", w.controlPlaneServes},
+		{"its nodes become ready", w.nodesBecomeReady},
+		{"a workload answers through a Service", w.workloadAnswers},
+		{"every setting is seen inside the guests", w.settingsAreSeen},
+		{"a worker is added", w.workerIsAdded},
+		{"a virtual machine that is killed comes back with its disks", w.killedMachineComesBack},
+		{"an unhealthy node is replaced", w.unhealthyNodeIsReplaced},
+		{"the control plane is rolled", w.controlPlaneRolls},
+		{"draining a host waits for the guests", w.hostIsDrained},
+		{"the cluster is deleted and nothing is left", w.clusterIsDeleted},
+		{"the lab ends and nothing is left", w.labEnds},
+	} {
+		w.say("== %s", step.name)
+		began := w.clock.Now()
+		ok := t.Run(step.name, func(t *testing.T) {
+			outer := w.t
+			w.t = t
+			defer func() { w.t = outer }()
+			step.run(ctx)
+		})
+		if !ok {
+			t.Fatalf("%s: failed; the steps after it need it", step.name)
+		}
+		w.say("   took %.1f s", w.clock.Since(began).Seconds())
+	}
+}
+
+func (w *world) labStarts(ctx context.Context) {
+	w.must(ctx, w.lab, "up", "--dir", w.dir, "--hosts", "2", "--parts", "controllers")
+	kubeconfig := strings.TrimSpace(w.must(ctx, w.lab, "kubeconfig", "--dir", w.dir))
+	raw, err := os.ReadFile(kubeconfig)
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(w.kubeconfig(), raw, 0o600))
+	w.eventually(ctx, short, "two hosts are ready", func(ctx context.Context) error {
+		nodes, err := w.list(ctx, w.mc, "nodes")
+		if err != nil {
+			return err
+		}
+		return needNodes(nodes, 2)
+	})
+}
+
+func (w *world) clusterctlInstalls(ctx context.Context) {
+	_, err := w.run(ctx, "", w.clusterctl, "init", "--config", w.config, "--infrastructure", "kvm", "--wait-providers", "--wait-provider-timeout", "600")
+	require.NoError(w.t, err)
+}
+
+func (w *world) clusterIsApplied(ctx context.Context) {
+	w.apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")
+	manifest, err := w.run(ctx, "", "env",
+		"CONTROL_PLANE_MACHINE_CPUS=2", "WORKER_MACHINE_CPUS=2", "CONTROL_PLANE_MACHINE_MEMORY=2560Mi", "WORKER_MACHINE_MEMORY=1536Mi",
+		"CONTROL_PLANE_VOLUME_SIZE_GB=10", "VOLUME_SIZE_GB=10", "CONTROL_PLANE_DOCKER_VOLUME_SIZE_GB=6", "DOCKER_VOLUME_SIZE_GB=6",
+		w.clusterctl, "generate", "cluster", cluster, "--config", w.config, "--infrastructure", "kvm", "--target-namespace", namespace,
+		"--kubernetes-version", kubernetesVersion, "--control-plane-machine-count", "1", "--worker-machine-count", "1")
+	require.NoError(w.t, err)
+	all, err := parse(manifest)
+	require.NoError(w.t, err)
+	require.NoError(w.t, withFeatures(all))
+	text, err := all.manifest()
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(filepath.Join(w.work, "cluster.yaml"), []byte(text), 0o600))
+	w.apply(ctx, text)
+}
+
+func (w *world) controlPlaneServes(ctx context.Context) {
+	w.eventually(ctx, long, "the control plane is initialized", func(ctx context.Context) error {
+		u, err := w.get(ctx, namespace, "kubeadmcontrolplanes", cluster+"-control-plane")
+		if err != nil {
+			return err
+		}
+		if done, _, _ := unstructured.NestedBool(fields(u), "status", "initialization", "controlPlaneInitialized"); done {
+			return nil
+		}
+		return w.machineProblem(ctx, "cluster.x-k8s.io/control-plane")
+	})
+	secret, err := w.get(ctx, namespace, "secrets", cluster+"-kubeconfig")
+	require.NoError(w.t, err)
+	encoded, _, err := unstructured.NestedString(fields(secret), "data", "value")
+	require.NoError(w.t, err)
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
+	w.eventually(ctx, short, "the workload cluster's API answers under its name", func(ctx context.Context) error {
+		_, err := w.wc(ctx, "get", "--raw", "/readyz")
+		return err
+	})
+}
+
+// machineProblem says how far the machines with a label got, as an error that is shown as progress.
+func (w *world) machineProblem(ctx context.Context, selector string) error {
+	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", selector)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for i := range machines {
+		for _, kind := range []string{"VirtualMachineProvisioned", "BootstrapExecSucceeded"} {
+			if status, detail := condition(&machines[i], kind); status != "True" {
+				lines = append(lines, machines[i].GetName()+": "+kind+" "+detail)
+				break
+			}
+		}
+	}
+	if len(lines) == 0 {
+		lines = append(lines, fmt.Sprintf("%d machines bootstrapped", len(machines)))
+	}
+	return errors.New(strings.Join(lines, "; "))
+}
+
+func (w *world) nodesBecomeReady(ctx context.Context) {
+	network, err := os.ReadFile(networkAddon())
+	require.NoError(w.t, err)
+	w.eventually(ctx, short, "the pod network is installed", func(ctx context.Context) error { return w.wcApply(ctx, string(network)) })
+	w.waitNodes(ctx, long, 2)
+	w.eventually(ctx, medium, "Cluster API says the cluster is available", func(ctx context.Context) error {
+		u, err := w.get(ctx, namespace, "clusters.cluster.x-k8s.io", cluster)
+		if err != nil {
+			return err
+		}
+		return needCondition(u, "Available")
+	})
+	described := w.must(ctx, w.clusterctl, "describe", "cluster", cluster, "-n", namespace, "--show-conditions", "all")
+	assert.Contains(w.t, described, "BootstrapExecSucceeded")
+}
+
+// waitNodes waits until the workload cluster has exactly so many nodes, all ready.
+func (w *world) waitNodes(ctx context.Context, limit time.Duration, count int) {
+	w.t.Helper()
+	w.eventually(ctx, limit, fmt.Sprintf("%d nodes are ready", count), func(ctx context.Context) error {
+		nodes, err := w.list(ctx, w.wc, "nodes")
+		if err != nil {
+			return err
+		}
+		return needNodes(nodes, count)
+	})
+}
+
+func needNodes(nodes []unstructured.Unstructured, count int) error {
+	if len(nodes) != count {
+		return fmt.Errorf("%d nodes instead of %d", len(nodes), count)
+	}
+	for i := range nodes {
+		if err := needCondition(&nodes[i], "Ready"); err != nil {
+			return fmt.Errorf("node %s: %w", nodes[i].GetName(), err)
+		}
+	}
+	return nil
+}
+
+func (w *world) workloadAnswers(ctx context.Context) {
+	require.NoError(w.t, w.wcApply(ctx, echoManifest))
+	w.eventually(ctx, medium, "a pod reaches the workload by its Service's name", func(ctx context.Context) error {
+		out, err := w.wc(ctx, "-n", "shop", "exec", "deploy/client", "--", "/echo", "get", "http://echo.shop.svc.cluster.local/")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(out, "echo-") {
+			return fmt.Errorf("unexpected answer %q", out)
+		}
+		return nil
+	})
+}
+
+func (w *world) workerIsAdded(ctx context.Context) {
+	w.must(ctx, w.kubectl, "-n", namespace, "scale", "machinedeployment", cluster+"-md-0", "--replicas", "2")
+	w.waitNodes(ctx, long, 3)
+	w.workloadAnswers(ctx)
+}
+
+// worker is the name of some worker's KVMMachine that is not being deleted.
+func (w *world) worker(ctx context.Context) string {
+	w.t.Helper()
+	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "!cluster.x-k8s.io/control-plane")
+	require.NoError(w.t, err)
+	machines = slices.DeleteFunc(machines, func(u unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
+	require.NotEmpty(w.t, machines)
+	return machines[0].GetName()
+}
+
+func (w *world) killedMachineComesBack(ctx context.Context) {
+	name := w.worker(ctx)
+	before, err := w.get(ctx, namespace, "pods", name)
+	require.NoError(w.t, err)
+	boot := w.bootID(ctx, name)
+	w.guest(ctx, name, "touch /var/lib/kubelet/e2e-was-here && sync")
+	w.killVM(ctx, name)
+	w.eventually(ctx, long, "the node of the killed machine is back with a new boot", func(ctx context.Context) error {
+		if now, err := w.tryBootID(ctx, name); err != nil || now == boot {
+			return errors.Join(err, fmt.Errorf("boot id is still %s", boot))
+		}
+		nodes, err := w.list(ctx, w.wc, "nodes")
+		if err != nil {
+			return err
+		}
+		return needNodes(nodes, 3)
+	})
+	after, err := w.get(ctx, namespace, "pods", name)
+	require.NoError(w.t, err)
+	require.Equal(w.t, before.GetUID(), after.GetUID(), "the same pod")
+	w.eventually(ctx, medium, "what was on its disk is still there", func(ctx context.Context) error {
+		_, err := w.tryGuest(ctx, name, "test -e /var/lib/kubelet/e2e-was-here")
+		return err
+	})
+}
+
+func (w *world) unhealthyNodeIsReplaced(ctx context.Context) {
+	name := w.worker(ctx)
+	w.guest(ctx, name, "systemctl disable kubelet; nohup sh -c 'sleep 2; systemctl stop kubelet' >/dev/null 2>&1 &")
+	w.eventually(ctx, long, "the machine with the stopped kubelet is gone", func(ctx context.Context) error {
+		u, err := w.get(ctx, namespace, "kvmmachines", name)
+		if err != nil {
+			return err
+		}
+		if u != nil {
+			return fmt.Errorf("%s is still there", name)
+		}
+		return nil
+	})
+	w.waitNodes(ctx, long, 3)
+}
+
+func (w *world) clusterIsDeleted(ctx context.Context) {
+	w.must(ctx, w.kubectl, "-n", namespace, "delete", "cluster", cluster, "--wait=false")
+	w.eventually(ctx, long, "nothing of the cluster is left", func(ctx context.Context) error {
+		for _, kind := range []string{"clusters.cluster.x-k8s.io", "machines", "kvmclusters", "kvmmachines", "kubeadmcontrolplanes", "pods", "persistentvolumeclaims", "services", "endpointslices", "ingresses", "poddisruptionbudgets"} {
+			left, err := w.list(ctx, w.mc, kind, "-n", namespace)
+			if err != nil {
+				return err
+			}
+			if len(left) > 0 {
+				return fmt.Errorf("%d %s left, for example %s (finalizers %v)", len(left), kind, left[0].GetName(), left[0].GetFinalizers())
+			}
+		}
+		return nil
+	})
+	out, err := w.run(ctx, "", w.inside("sh", "-c", "ps -e -o args= | grep '[q]emu-system' ; ip -o link show type tun; ip -o link show type bridge | grep -v lab0; ls -A "+w.dir+"/hosts/*/pods")...)
+	if err != nil {
+		out += err.Error()
+	}
+	assert.NotContains(w.t, out, "qemu-system-", "no virtual machine runs")
+	assert.NotContains(w.t, out, "tap", "no tap is left")
+}
+
+func (w *world) labEnds(ctx context.Context) {
+	w.must(ctx, w.lab, "down", "--dir", w.dir)
+	assert.NoDirExists(w.t, w.dir)
+}
+
+// fields is an object's content; nil objects have none.
+func fields(u *unstructured.Unstructured) map[string]any {
+	if u == nil {
+		return nil
+	}
+	return u.Object
+}

@@ -1,0 +1,103 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+)
+
+// kubernetesVersion of the workload cluster: the one the lab's guest image has.
+const kubernetesVersion = builder.KubernetesVersion
+
+// newWorld finds or builds the programs and chooses directories. The lab is taken down at the end, whatever happened.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	build, err := builder.New(builder.Options{Out: os.Stderr})
+	require.NoError(t, err)
+	built, err := build.Ensure(t.Context(), builder.Kubectl, builder.Clusterctl, builder.Etcdctl)
+	require.NoError(t, err)
+	work := t.TempDir()
+	w := &world{
+		t: t, clock: clock.RealClock{}, start: clock.RealClock{}.Now(), told: os.Stderr,
+		lab: filepath.Join(root, "bin", "lab"), kubectl: built[builder.Kubectl], clusterctl: built[builder.Clusterctl], etcd: built[builder.Etcdctl],
+		work: work, dir: filepath.Join(work, "lab"), config: filepath.Join(work, "repository", "clusterctl.yaml"),
+	}
+	require.FileExists(t, w.lab, "make build")
+	w.must(t.Context(), w.lab, "repository", filepath.Join(work, "repository"))
+	t.Cleanup(func() {
+		// The test's own context is over by now, and the lab has to go in any case.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), short)
+		defer cancel()
+		_, err := w.run(ctx, "", w.lab, "down", "--dir", w.dir)
+		require.NoError(t, err)
+	})
+	return w
+}
+
+// etcdctl is the program's path.
+func (w *world) etcdctl() string { return w.etcd }
+
+// echoManifest is the workload: two pods behind a Service with a disruption budget, and a client that asks for the Service by name.
+const echoManifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: echo, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: echo}}
+  template:
+    metadata: {labels: {app: echo}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+        - name: echo
+          image: lab.test/echo:1
+          imagePullPolicy: Never
+          ports: [{containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /, port: 8080}, timeoutSeconds: 10}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: echo, namespace: shop}
+spec:
+  minAvailable: 1
+  selector: {matchLabels: {app: echo}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: echo, namespace: shop}
+spec:
+  selector: {app: echo}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: client, namespace: shop}
+spec:
+  selector: {matchLabels: {app: client}}
+  template:
+    metadata: {labels: {app: client}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: client
+          image: lab.test/echo:1
+          imagePullPolicy: Never
+`
+
+// networkAddon is the pod network's manifest, as the guest images have it preloaded.
+func networkAddon() string { return filepath.Join("..", "guest", "addons", "network.yaml") }

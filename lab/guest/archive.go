@@ -1,0 +1,168 @@
+package guest
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+)
+
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// containerImage is a container image of the guest: programs, and for some the tools of the guest's own Debian.
+type containerImage struct {
+	Ref string
+	// Programs maps a path in the image to the component that goes there.
+	Programs map[string]string
+	// Tools adds the layer with shell, iptables and nftables.
+	Tools bool
+	// Entrypoint of the image; none where kubeadm's manifests name the command.
+	Entrypoint []string
+}
+
+// containerImages lists what is preloaded: first what kubeadm asks for, then the lab's own.
+func containerImages() []containerImage {
+	kube := func(name string, tools bool) containerImage {
+		return containerImage{
+			Ref: registry + name + ":" + builder.KubernetesVersion, Tools: tools, Programs: map[string]string{"/usr/local/bin/" + name: name},
+		}
+	}
+	return []containerImage{
+		kube(builder.APIServer, false),
+		kube(builder.ControllerManager, false),
+		kube(builder.Scheduler, false),
+		kube(builder.KubeProxy, true),
+		{Ref: etcdImage, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl}},
+		{Ref: coreDNSImage, Programs: map[string]string{"/coredns": builder.CoreDNS}, Entrypoint: []string{"/coredns"}},
+		{Ref: pauseImage, Programs: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}},
+		{Ref: NetworkImage, Tools: true, Programs: map[string]string{"/opt/bin/flanneld": flannel, "/opt/bin/flannel-cni": flannelCNI}},
+		{Ref: EchoImage, Programs: map[string]string{"/echo": echo}, Entrypoint: []string{"/echo"}},
+	}
+}
+
+// file is an entry of a layer: a directory, a file or a link.
+type file struct {
+	dir    bool
+	link   string
+	source string
+	mode   int64
+}
+
+// writeArchives writes an archive per image as `ctr images import` reads it: one for all would list them in random order. Steps per
+// image: a layer for the programs, with the tools below where wanted, and the configuration, all with the recipe's time stamp.
+func writeArchives(dir string, images []containerImage, assets builder.Assets, tools map[string]file, epoch time.Time) error {
+	toolLayer, err := layer(tools, epoch)
+	if err != nil {
+		return fmt.Errorf("packing the tools: %w", err)
+	}
+	for i, ci := range images {
+		ref, err := name.NewTag(ci.Ref)
+		if err != nil {
+			return fmt.Errorf("naming the image %s: %w", ci.Ref, err)
+		}
+		var layers []v1.Layer
+		if ci.Tools {
+			layers = append(layers, toolLayer)
+		}
+		img, err := ci.build(layers, assets, epoch)
+		if err != nil {
+			return fmt.Errorf("packing the image %s: %w", ci.Ref, err)
+		}
+		if err := tarball.WriteToFile(filepath.Join(dir, fmt.Sprintf("%02d.tar", i)), ref, img); err != nil {
+			return fmt.Errorf("writing the image %s: %w", ci.Ref, err)
+		}
+	}
+	return nil
+}
+
+func (ci containerImage) build(layers []v1.Layer, assets builder.Assets, epoch time.Time) (v1.Image, error) {
+	files := map[string]file{}
+	for where, component := range ci.Programs {
+		source, ok := assets[component]
+		if !ok {
+			return nil, fmt.Errorf("component %s was not built", component)
+		}
+		files[where] = file{source: source, mode: 0o755}
+	}
+	programs, err := layer(files, epoch)
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, append(layers, programs)...)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "amd64"
+	config.Created = v1.Time{Time: epoch}
+	config.Config.Env = []string{"PATH=" + searchPath}
+	config.Config.Entrypoint = ci.Entrypoint
+	return mutate.ConfigFile(img, config)
+}
+
+// layer packs files in the order of their names, with the directories above them.
+func layer(files map[string]file, epoch time.Time) (v1.Layer, error) {
+	all := map[string]file{"/tmp": {dir: true, mode: 0o1777}}
+	maps.Copy(all, files)
+	for p := range files {
+		for dir := path.Dir(p); dir != "/" && dir != "."; dir = path.Dir(dir) {
+			if _, ok := all[dir]; !ok {
+				all[dir] = file{dir: true, mode: 0o755}
+			}
+		}
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, p := range slices.Sorted(maps.Keys(all)) {
+		if err := add(w, p, all[p], epoch); err != nil {
+			return nil, fmt.Errorf("packing %s: %w", p, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	}, tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
+}
+
+func add(w *tar.Writer, p string, f file, epoch time.Time) error {
+	header := &tar.Header{Name: p[1:], Mode: f.mode, ModTime: epoch, Format: tar.FormatPAX}
+	switch {
+	case f.dir:
+		header.Typeflag, header.Name = tar.TypeDir, header.Name+"/"
+		return w.WriteHeader(header)
+	case f.link != "":
+		header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.link, 0o777
+		return w.WriteHeader(header)
+	}
+	raw, err := os.ReadFile(f.source)
+	if err != nil {
+		return err
+	}
+	header.Typeflag, header.Size = tar.TypeReg, int64(len(raw))
+	if err := w.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = w.Write(raw)
+	return err
+}

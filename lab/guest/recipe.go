@@ -1,0 +1,177 @@
+package guest
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+)
+
+// Image names. EchoImage and NetworkImage are preloaded in the guest besides what kubeadm asks for.
+const (
+	// EchoImage is a web server that answers with its host name, for workloads of tests.
+	EchoImage = "lab.test/echo:1"
+	// NetworkImage holds flannel, see [NetworkAddon].
+	NetworkImage = "lab.test/flannel:" + flannelVersion
+)
+
+// The tags that kubeadm asks for, see `kubeadm config images list`. A test compares them.
+const (
+	registry     = "registry.k8s.io/"
+	pauseImage   = registry + "pause:3.10.2"
+	etcdImage    = registry + "etcd:3.6.8-0"
+	coreDNSImage = registry + "coredns/coredns:" + builder.CoreDNSVersion
+)
+
+//go:embed all:files
+var rootFiles embed.FS
+
+//go:embed initrd/init
+var initrdInit string
+
+//go:embed addons/network.yaml
+var networkAddon []byte
+
+// NetworkAddon is the manifest of the pod network whose image the guest has. Nodes become Ready when it is installed.
+func NetworkAddon() []byte { return slices.Clone(networkAddon) }
+
+// Recipe is everything that decides an image. Two images of one digest are interchangeable.
+type Recipe struct {
+	// Name of the image: its directory's name.
+	Name string `json:"name"`
+	// Aliases are further names, the ones of the cluster templates.
+	Aliases []string `json:"aliases"`
+	// Suite is the Debian release.
+	Suite string `json:"suite"`
+	// Packages are installed besides those that every Debian has; what they depend on comes along.
+	Packages []string `json:"packages"`
+	// Drop are directories below the kernel's modules, and paths in the root, that a node has no use for.
+	DropModules []string `json:"dropModules"`
+	DropPaths   []string `json:"dropPaths"`
+	// InitrdModules are loaded before the root file system is.
+	InitrdModules []string `json:"initrdModules"`
+	// Enable, Disable and Mask are systemd units.
+	Enable  []string `json:"enable"`
+	Disable []string `json:"disable"`
+	Mask    []string `json:"mask"`
+	// Cmdline is the kernel's command line.
+	Cmdline string `json:"cmdline"`
+	// DiskBytes is the size of the disk; machines have larger ones.
+	DiskBytes int64 `json:"diskBytes"`
+	// Epoch is the time stamp of all files, in seconds.
+	Epoch int64 `json:"epoch"`
+	// DiskUUID names the file system.
+	DiskUUID string `json:"diskUUID"`
+	// KubernetesVersion of kubelet, kubeadm and the preloaded images.
+	KubernetesVersion string `json:"kubernetesVersion"`
+}
+
+// Default is the recipe of the lab's only image: Debian 12 with the Kubernetes of the builder.
+func Default() Recipe {
+	minor := strings.Join(strings.SplitN(strings.TrimPrefix(builder.KubernetesVersion, "v"), ".", 3)[:2], ".")
+	return Recipe{
+		Name:              "debian-12-kubernetes-" + minor,
+		Aliases:           []string{"kubernetes-" + builder.KubernetesVersion, "kubernetes-" + builder.KubernetesVersion + "-ignition"},
+		Suite:             "bookworm",
+		KubernetesVersion: builder.KubernetesVersion,
+		Packages: []string{
+			"ca-certificates", "cloud-init", "conntrack", "containerd", "containernetworking-plugins", "curl", "dbus", "e2fsprogs",
+			"ethtool", "iproute2", "iptables", "iputils-ping", "kmod", "libnss-myhostname", "linux-image-amd64", "nftables", "open-iscsi", "openssh-server",
+			"procps", "socat", "sudo", "systemd-resolved", "systemd-sysv", "systemd-timesyncd", "udev", "util-linux",
+			// For the initial RAM disk.
+			"busybox-static", "cpio",
+		},
+		DropModules: []string{
+			"drivers/accessibility", "drivers/ata", "drivers/bluetooth", "drivers/comedi", "drivers/edac", "drivers/firewire", "drivers/gpu",
+			"drivers/hid", "drivers/hwmon", "drivers/i2c", "drivers/iio", "drivers/infiniband", "drivers/isdn", "drivers/leds",
+			"drivers/media", "drivers/memstick", "drivers/mfd", "drivers/misc", "drivers/mmc", "drivers/mtd", "drivers/net/can",
+			"drivers/net/ethernet", "drivers/net/fddi", "drivers/net/hippi", "drivers/net/ieee802154", "drivers/net/phy",
+			"drivers/net/usb", "drivers/net/wireless", "drivers/net/wwan", "drivers/nfc", "drivers/ntb", "drivers/parport", "drivers/pcmcia",
+			"drivers/platform", "drivers/power", "drivers/soundwire", "drivers/spi", "drivers/staging", "drivers/thunderbolt",
+			"drivers/usb", "drivers/video", "drivers/w1", "fs/btrfs", "fs/ceph", "fs/cifs", "fs/f2fs", "fs/gfs2", "fs/jfs", "fs/nilfs2",
+			"fs/ocfs2", "fs/reiserfs", "fs/ubifs", "net/bluetooth", "net/can", "net/ieee802154", "net/mac80211", "net/mac802154", "net/nfc",
+			"net/wireless", "sound",
+		},
+		DropPaths: []string{
+			"/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/lintian", "/usr/share/bug", "/usr/share/i18n/locales",
+			"/usr/lib/udev/hwdb.d", "/usr/bin/containerd-shim-runc-v1", "/usr/bin/containerd-stress",
+			"/var/lib/apt/lists", "/var/cache/apt", "/var/cache/debconf", "/var/log", "/boot/vmlinuz-*", "/boot/System.map-*", "/boot/initrd*",
+			"/var/cache/ldconfig/aux-cache",
+			"/etc/machine-id", "/var/lib/dbus/machine-id", "/etc/hostname", "/etc/iscsi/initiatorname.iscsi", "/tmp", "/run", "/var/tmp",
+			"/usr/lib/systemd/system-generators/cloud-init-generator", "/etc/cloud/cloud.cfg.d",
+		},
+		InitrdModules: []string{"virtio_pci", "virtio_blk", "virtio_console", "qemu_fw_cfg", "ext4"},
+		Enable: []string{
+			"containerd.service", "kubelet.service", "ssh.socket", "systemd-networkd.service", "systemd-networkd-wait-online.service",
+			"systemd-resolved.service", "systemd-timesyncd.service", "cloud-init-local.service", "cloud-init.service",
+			"cloud-config.service", "cloud-final.service",
+		},
+		Disable: []string{"ssh.service", "iscsid.service", "open-iscsi.service", "nftables.service"},
+		Mask: []string{
+			"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
+			"fstrim.timer", "man-db.timer", "systemd-pstore.service", "networking.service", "getty.target", "serial-getty@ttyS0.service",
+			"cloud-init-hotplugd.socket", "systemd-rfkill.socket", "swap.target", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
+			"systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "proc-sys-fs-binfmt_misc.mount",
+		},
+		Cmdline: "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off apparmor=0 selinux=0 audit=0 nowatchdog " +
+			"cryptomgr.notests no_timer_check random.trust_cpu=on rcupdate.rcu_expedited=1",
+		DiskBytes: 3 << 30,
+		Epoch:     1767225600,
+		DiskUUID:  "6b1f3a54-9c0e-4d8c-8a1b-0c6b766d3132",
+	}
+}
+
+// Digest names the recipe: everything in it, the embedded files and the components that are compiled.
+func (r Recipe) Digest() (string, error) {
+	sum := sha256.New()
+	if err := json.NewEncoder(sum).Encode(struct {
+		Recipe     Recipe
+		Components []string
+		Images     []containerImage
+		Toolchain  string
+		Init       string
+	}{r, origins(Components()), containerImages(), runtime.Version(), initrdInit}); err != nil {
+		return "", fmt.Errorf("digesting the recipe of %s: %w", r.Name, err)
+	}
+	err := fs.WalkDir(rootFiles, "files", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := rootFiles.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(sum, "%s %d\n%s", path, len(raw), raw)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("digesting the files of %s: %w", r.Name, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// origins names what is compiled, and from what.
+func origins(components []builder.Component) []string {
+	var all []string
+	for _, c := range components {
+		all = append(all, fmt.Sprint(c.Name, " ", c.Version, " ", c.Source.Module, " ", c.Package, " ", c.LinkerVars, " ", c.Patches, " ", c.Program))
+	}
+	return all
+}
+
+// manifest is what the launcher reads.
+func (r Recipe) manifest() contract.ImageManifest {
+	return contract.ImageManifest{
+		Disk: diskFile, DiskFormat: "qcow2", Kernel: kernelFile, Initrd: initrdFile, Cmdline: r.Cmdline,
+		Formats:           []contract.Format{contract.FormatCloudConfig, contract.FormatIgnition},
+		KubernetesVersion: r.KubernetesVersion,
+	}
+}

@@ -1,0 +1,119 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tailLines is how much of a command's output an error shows.
+const tailLines = 15
+
+// inRoot mounts what programs expect in the root of $1, all in a mount namespace that nobody else sees, and runs the rest there.
+const inRoot = `set -e
+root=$1; shift
+mount -t proc proc "$root/proc"
+mount -t sysfs sys "$root/sys"
+mount -t tmpfs tmp "$root/run"
+mount --rbind /dev "$root/dev"
+if [ -n "$DEBS" ]; then mount --bind "$DEBS" "$root/var/cache/apt/archives"; fi
+exec chroot "$root" "$@"
+`
+
+// needed are the programs of the host that a build runs, and the Debian packages they are in.
+func needed() []struct{ program, pkg string } {
+	return []struct{ program, pkg string }{
+		{"debootstrap", "debootstrap"}, {"unshare", "util-linux"}, {"mkfs.ext4", "e2fsprogs"}, {"qemu-img", "qemu-utils"}, {"tar", "tar"},
+		{"chroot", "coreutils"}, {"gcc", "gcc libc6-dev libblkid-dev"}, {"mount", "mount"}, {"find", "findutils"}, {"xz", "xz-utils"},
+	}
+}
+
+// checkMachine says what is missing to build an image.
+func checkMachine() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: debootstrap and chroot need root; run it as root", ErrMissing)
+	}
+	var missing []string
+	for _, n := range needed() {
+		if _, err := exec.LookPath(n.program); err != nil {
+			missing = append(missing, n.pkg)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: install the packages %s", ErrMissing, strings.Join(missing, " "))
+	}
+	return nil
+}
+
+// runner runs commands and keeps their output in a log file.
+type runner struct {
+	path string
+	file *os.File
+}
+
+func (r *runner) open() error {
+	f, err := os.Create(r.path)
+	if err != nil {
+		return fmt.Errorf("creating the build log: %w", err)
+	}
+	r.file = f
+	return nil
+}
+
+func (r *runner) close() error { return r.file.Close() }
+
+// host runs a program of the host in namespaces of its own, so that its mounts and children end with it.
+func (r *runner) host(ctx context.Context, env []string, name string, args ...string) error {
+	return r.exec(ctx, r.file, "", env, append([]string{name}, args...))
+}
+
+// chroot runs a program in a root, with a script for its standard input.
+func (r *runner) chroot(ctx context.Context, root, stdin string, env []string, args ...string) error {
+	return r.exec(ctx, r.file, stdin, env, append([]string{"sh", "-c", inRoot, "chroot", root}, args...))
+}
+
+// chrootOutput is chroot for commands whose output is wanted.
+func (r *runner) chrootOutput(ctx context.Context, root, script string) (string, error) {
+	var out bytes.Buffer
+	err := r.exec(ctx, &out, script, nil, []string{"sh", "-c", inRoot, "chroot", root, "sh", "-eu"})
+	return out.String(), err
+}
+
+func (r *runner) exec(ctx context.Context, stdout io.Writer, stdin string, env, args []string) error {
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child"}, args...)...) //nolint:gosec // Our own list.
+	cmd.Env = append([]string{
+		"PATH=" + searchPath, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "HOME=/root", "DEBS=",
+	}, env...)
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.Stdout, cmd.Stderr = stdout, r.file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	shown := strings.ReplaceAll(strings.Join(args, " "), "sh -c "+inRoot+" ", "")
+	if _, err := fmt.Fprintf(r.file, "$ %s\n", shown); err != nil {
+		return fmt.Errorf("writing the build log: %w", err)
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("running %s: %w", args[0], err)
+	}
+	return nil
+}
+
+// tail returns the end of the log, to be put behind an error.
+func (r *runner) tail() string {
+	raw, err := os.ReadFile(r.path)
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
+	if len(lines) > tailLines {
+		lines = lines[len(lines)-tailLines:]
+	}
+	return "\n  | " + strings.Join(lines, "\n  | ") + "\nwhole output: " + r.path
+}
