@@ -14,7 +14,18 @@ import (
 type jsonText struct {
 	s string
 	i int
+	// doubled are the first of the keys that an object gives twice; the last value wins.
+	doubled []jsonKey
 }
+
+// jsonKey is a key of an object and where its value ends.
+type jsonKey struct {
+	name   string
+	offset int
+}
+
+// maxDoubled is how many doubled keys of one text are told.
+const maxDoubled = 10
 
 // syntaxError is a mistake at an offset of a text.
 type syntaxError struct {
@@ -34,6 +45,11 @@ func (e *depthError) Error() string {
 // decodeJSON reads one value that must fill the text.
 func decodeJSON(text string) (any, error) {
 	d := jsonText{s: text}
+	return d.whole()
+}
+
+// whole decodes a value that must fill the text.
+func (d *jsonText) whole() (any, error) {
 	value, err := d.value(0)
 	if err != nil {
 		return nil, err
@@ -46,15 +62,22 @@ func decodeJSON(text string) (any, error) {
 
 // decodeJSONObject reads one object that must fill the text.
 func decodeJSONObject(text string) (map[string]any, error) {
-	value, err := decodeJSON(text)
+	object, _, err := decodeDoubled(text)
+	return object, err
+}
+
+// decodeDoubled is decodeJSONObject that tells of keys which occur twice.
+func decodeDoubled(text string) (map[string]any, []jsonKey, error) {
+	d := jsonText{s: text}
+	value, err := d.whole()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	object, ok := value.(map[string]any)
 	if !ok {
-		return nil, &syntaxError{what: "expected an object"}
+		return nil, nil, &syntaxError{what: "expected an object"}
 	}
-	return object, nil
+	return object, d.doubled, nil
 }
 
 func (d *jsonText) errorf(format string, args ...any) error {
@@ -86,7 +109,11 @@ func (d *jsonText) value(depth int) (any, error) {
 		object := map[string]any{}
 		err := d.members(func(key string) error {
 			value, err := d.value(depth + 1)
+			known := len(object)
 			object[key] = value
+			if len(object) == known && len(d.doubled) < maxDoubled {
+				d.doubled = append(d.doubled, jsonKey{strings.Clone(key), d.i})
+			}
 			return err
 		})
 		return object, err

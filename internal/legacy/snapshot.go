@@ -30,6 +30,8 @@ type object struct {
 	ref    Ref
 	origin string
 	raw    map[string]any
+	// doubled are keys that the object's JSON text gives twice.
+	doubled []jsonKey
 }
 
 // entry is one object of the index.
@@ -413,7 +415,7 @@ func (s *snapshot) load(e *entry) (object, error) {
 	if err != nil {
 		return object{}, fmt.Errorf("reading %s: %w", s.origin(e), err)
 	}
-	raw, err := decodeJSONObject(string(data))
+	raw, doubled, err := decodeDoubled(string(data))
 	if err != nil {
 		return object{}, fmt.Errorf("decoding %s: %w", s.origin(e), err)
 	}
@@ -424,7 +426,7 @@ func (s *snapshot) load(e *entry) (object, error) {
 	if raw["apiVersion"] == nil {
 		raw["apiVersion"] = e.ref.APIVersion
 	}
-	return object{ref: e.ref, origin: s.origin(e), raw: raw}, nil
+	return object{ref: e.ref, origin: s.origin(e), raw: raw, doubled: doubled}, nil
 }
 
 // objects loads a set of entries in parallel; what cannot be read becomes a problem.
@@ -447,9 +449,19 @@ func (s *snapshot) objects(ctx context.Context, indexes []int) ([]object, []find
 			problems = append(problems, problem(ProblemFileUnreadable, e.ref.String(), "", "%s cannot be read: %s", s.origin(e), reason(err)))
 			continue
 		}
+		for _, key := range objects[i].doubled {
+			problems = append(problems, s.doubled(&s.entries[indexes[i]], key))
+		}
 		loaded = append(loaded, objects[i])
 	}
 	return loaded, problems, nil
+}
+
+// doubled reports a key that the JSON text of an entry gives twice, as the YAML decoder would.
+func (s *snapshot) doubled(e *entry, key jsonKey) finding.Finding {
+	file := scanner{store: s.store, file: e.file}
+	line := file.lineOf(e.offset + int64(key.offset))
+	return problem(ProblemDuplicateKey, e.ref.String(), "", "%s, object %d, line %d: key %q already set in map", file.path(), e.item, line, key.name)
 }
 
 // Load assembles one cluster.
@@ -824,6 +836,10 @@ func (s *scanner) add(h header, err error, number int, claimed bool, locate func
 	switch {
 	case errors.Is(err, errNoObject):
 		return
+	case group(h.ref.APIVersion) == groupMigration && h.ref.Kind != "" && h.ref.Kind != "ClusterMigration":
+		// Plans, reports and other snapshots' markers, which have no name and may be of any size.
+		s.result.redacted = s.result.redacted || (h.ref.Kind == "Snapshot" && h.redacted)
+		return
 	case errors.Is(err, errTooLarge):
 		s.report(ProblemTooLarge, "%s, object %d (%s) is larger than the limit of %d MiB", s.path(), number, h.ref, s.opts.MaxObjectBytes/mebibyte)
 		return
@@ -838,10 +854,6 @@ func (s *scanner) add(h header, err error, number int, claimed bool, locate func
 			id = ProblemHostileDocument
 		}
 		s.report(id, "%s, object %d: %s", s.path(), number, syntax(err))
-		return
-	case group(h.ref.APIVersion) == groupMigration && h.ref.Kind != "ClusterMigration":
-		// Plans, reports and other snapshots' markers.
-		s.result.redacted = s.result.redacted || (h.ref.Kind == "Snapshot" && h.redacted)
 		return
 	case !h.hasMetadata:
 		if isLegacy(h.ref) {

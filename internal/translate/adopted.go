@@ -17,8 +17,8 @@ const hookName = "migrate"
 // API wants a Secret's name, so all share a placeholder.
 func (t *translation) adopted() {
 	placeholder := t.secretObject("adopted-bootstrap", PhaseAdopt)
-	data(placeholder, "value", []byte("#cloud-config\n"), from("adopt"))
-	data(placeholder, "format", []byte("cloud-config"), from("adopt"))
+	data(placeholder, "value", []byte("#cloud-config\n"), t.from("adopt"))
+	data(placeholder, "format", []byte("cloud-config"), t.from("adopt"))
 	placeholder.Note = "a placeholder: adopted machines run already and never read it"
 	t.add(placeholder)
 	for i := range t.cluster.Nodes {
@@ -29,13 +29,12 @@ func (t *translation) adopted() {
 	}
 }
 
-func (t *translation) nodeIDOf(node *legacy.Node) origin {
-	return from("adopt", t.config(at("spec.cluster."+string(node.Role)+"s", node.Position, "id")), t.guestID(node))
-}
+func (t *translation) nodeIDOf(node *legacy.Node) origin { return t.of(node).idFrom }
 
 func (t *translation) guestID(node *legacy.Node) *leaf {
+	list := "spec.guest." + string(node.Role) + "s"
 	for i := 0; ; i++ {
-		l := t.get(sourceCluster, at("spec.guest."+string(node.Role)+"s", i, "id"))
+		l := t.at(sourceCluster, list, i, "id")
 		if l == nil || l.text() == node.ID {
 			return l
 		}
@@ -45,16 +44,16 @@ func (t *translation) guestID(node *legacy.Node) *leaf {
 // mark gives an adopted object what both kinds share. They come paused: the order of unpausing decides what Cluster API sees first.
 func (t *translation) mark(o *Object, node *legacy.Node) {
 	t.clusterLabel(o)
-	o.set("metadata.annotations["+clusterv1.PausedAnnotation+"]", "true", from("pause"))
+	o.set("metadata.annotations["+clusterv1.PausedAnnotation+"]", "true", t.from("pause"))
 	o.set("metadata.annotations["+AnnotationNodeID+"]", node.ID, t.nodeIDOf(node))
 }
 
 // kvmMachine describes a running VM: which pod, which Node, which address, and that deleting the object leaves the VM alone.
 func (t *translation) kvmMachine(node *legacy.Node) {
 	name := t.machineName(node)
-	source := sourcePod + "/" + string(node.Role) + "-" + node.ID
+	source := t.of(node).pod
 	pod := &node.Pod.Object
-	o := newObject(infraVersion, "KVMMachine", t.result.Namespace, name, PhaseAdopt)
+	o := t.newObject(infraVersion, "KVMMachine", t.result.Namespace, name, PhaseAdopt)
 	t.mark(o, node)
 	o.set("spec.providerID", t.providerID(node), t.nodeIDOf(node))
 	for _, e := range t.machineConfigOf(node).machine {
@@ -62,30 +61,30 @@ func (t *translation) kvmMachine(node *legacy.Node) {
 		if e.path == "image" || e.path == "resources.disk" || strings.HasPrefix(e.path, "iscsi.") || strings.HasPrefix(e.path, "nodeSelector") {
 			continue
 		}
-		apply(o, "spec.", []entry{e})
+		t.put(o, "spec.", e)
 	}
 	// The running VM's root disk is a scratch disk of its own size; the KVMConfig's number is for the machines to come.
-	if l := t.get(sourceDeployment+"/"+string(node.Role)+"-"+node.ID, "env[DISK_OS]"); l != nil {
-		if size, ok := binarySize(l.text()); ok {
-			o.set("spec.resources.disk", size, from("resources", l))
+	if l := t.get(t.of(node).deployment, "env[DISK_OS]"); l != nil {
+		if size, ok := t.binarySize(l.text()); ok {
+			o.set("spec.resources.disk", size, t.from("resources", l))
 		} else if !l.empty() {
 			t.refuse(l, idValue, fmt.Sprintf("%q is no disk size", l.text()), "look at the Deployment")
 		}
 	}
 	if initiator, l := t.initiator(node); initiator != "" {
-		o.set("spec.iscsi.initiatorName", initiator, from("iscsi", l, t.config("status.kvm.nodeIndexes."+node.ID), t.config("status.kvm.nodeIndexes["+node.ID+"]")))
+		o.set("spec.iscsi.initiatorName", initiator, t.from("iscsi", l, t.get(sourceConfig, "status.kvm.nodeIndexes.", node.ID), t.get(sourceConfig, "status.kvm.nodeIndexes[", node.ID, "]")))
 	}
-	o.set("spec.deletionPolicy", orphan, from("adopt"))
+	o.set("spec.deletionPolicy", orphan, t.from("adopt"))
 	o.set("spec.adopted.podRef", map[string]any{"namespace": pod.Namespace, "name": pod.Name, "uid": string(pod.UID)},
-		from("adopt", t.get(source, "metadata.name"), t.get(source, "metadata.uid")))
-	o.set("spec.adopted.nodeName", pod.Name, from("adopt", t.get(source, "metadata.name")))
+		t.from("adopt", t.get(source, "metadata.name"), t.get(source, "metadata.uid")))
+	o.set("spec.adopted.nodeName", pod.Name, t.from("adopt", t.get(source, "metadata.name")))
 	if l := t.get(source, "metadata.annotations[endpoint.kvm.giantswarm.io/ip]"); text(l) != "" {
-		o.set("spec.adopted.address", text(l), from("adopt", l))
+		o.set("spec.adopted.address", text(l), t.from("adopt", l))
 	}
-	o.set("spec.adopted.vmContainer", vmContainer, from("adopt"))
+	o.set("spec.adopted.vmContainer", vmContainer, t.from("adopt"))
 	for i := range pod.Finalizers {
-		l := t.get(source, at("metadata.finalizers", i, ""))
-		o.add("spec.adopted.releaseFinalizers", pod.Finalizers[i], from("adopt", l))
+		l := t.at(source, "metadata.finalizers", i, "")
+		o.add("spec.adopted.releaseFinalizers", pod.Finalizers[i], t.from("adopt", l))
 	}
 	o.Adopts = node.ID
 	o.Note = "observed from now on; the VM is not touched"
@@ -112,26 +111,26 @@ func (t *translation) initiator(node *legacy.Node) (string, *leaf) {
 // initialized, and the new one would try to join instead of taking over (design phase 3).
 func (t *translation) machine(node *legacy.Node, placeholder string) {
 	name := t.machineName(node)
-	o := newObject(coreVersion, "Machine", t.result.Namespace, name, PhaseAdopt)
+	o := t.newObject(coreVersion, "Machine", t.result.Namespace, name, PhaseAdopt)
 	t.mark(o, node)
 	for _, hook := range []string{clusterv1.PreDrainDeleteHookAnnotationPrefix, clusterv1.PreTerminateDeleteHookAnnotationPrefix} {
-		o.set("metadata.annotations["+hook+"/"+hookName+"]", "", from("hooks"))
+		o.set("metadata.annotations["+hook+"/"+hookName+"]", "", t.from("hooks"))
 	}
-	o.set("metadata.annotations["+clusterv1.MachineSkipRemediationAnnotation+"]", "", from("hooks"))
+	o.set("metadata.annotations["+clusterv1.MachineSkipRemediationAnnotation+"]", "", t.from("hooks"))
 	o.set("spec.clusterName", t.id, t.identityOf())
 	version, l := t.nodeVersion(node)
 	if version != "" {
-		o.set("spec.version", version, from("versions", l))
+		o.set("spec.version", version, t.from("versions", l))
 	}
-	o.set("spec.bootstrap.dataSecretName", placeholder, from("adopt"))
-	o.set("spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachine", "name": name}, from("adopt"))
+	o.set("spec.bootstrap.dataSecretName", placeholder, t.from("adopt"))
+	o.set("spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachine", "name": name}, t.from("adopt"))
 	o.set("spec.providerID", t.providerID(node), t.nodeIDOf(node))
 	t.add(o)
 }
 
 // nodeVersion is the kubelet's own word where it can be had.
 func (t *translation) nodeVersion(node *legacy.Node) (string, *leaf) {
-	l := t.get(sourcePod+"/"+string(node.Role)+"-"+node.ID, "metadata.annotations[kvm-operator.giantswarm.io/component-version-kubernetes]")
+	l := t.get(t.of(node).pod, "metadata.annotations[kvm-operator.giantswarm.io/component-version-kubernetes]")
 	if node.Node != nil && node.Node.Object.Status.NodeInfo.KubeletVersion != "" {
 		return node.Node.Object.Status.NodeInfo.KubeletVersion, l
 	}

@@ -27,14 +27,14 @@ const externalPort = 443
 // namespace makes the namespace of the Cluster API objects. Neither `default` nor the cluster's own is usable: both hold legacy
 // Secrets with names that Cluster API expects for its own (design decision 4).
 func (t *translation) namespace() {
-	o := newObject("v1", "Namespace", "", t.result.Namespace, PhaseTranslate)
+	o := t.newObject("v1", "Namespace", "", t.result.Namespace, PhaseTranslate)
 	o.set("metadata.labels[giantswarm.io/organization]", t.org, t.organization())
 	o.Note = "shared by all clusters of the organisation; an undo leaves it when others use it"
 	t.result.Objects = append(t.result.Objects, o)
 }
 
 func (t *translation) organization() origin {
-	return from("identity",
+	return t.from("identity",
 		t.config("metadata.labels[giantswarm.io/organization]"), t.config("metadata.labels.customer"),
 		t.config("spec.cluster.customer.id"), t.get(sourceCluster, "spec.guest.owner"),
 		t.get(sourceCluster, "metadata.labels[giantswarm.io/organization]"))
@@ -42,17 +42,21 @@ func (t *translation) organization() origin {
 
 // identityOf is the origin of the cluster's id.
 func (t *translation) identityOf() origin {
-	return from("identity", t.config("spec.cluster.id"), t.config("metadata.labels[giantswarm.io/cluster]"), t.config("metadata.labels.clusterID"),
+	if t.idFrom.Origin != nil {
+		return t.idFrom
+	}
+	t.idFrom = t.from("identity", t.config("spec.cluster.id"), t.config("metadata.labels[giantswarm.io/cluster]"), t.config("metadata.labels.clusterID"),
 		t.get(sourceCluster, "spec.guest.id"), t.get(sourceCluster, "metadata.labels[giantswarm.io/cluster]"))
+	return t.idFrom
 }
 
 // infrastructureCluster makes the KVMCluster. It keeps the Endpoints that the legacy Services use; its own Ingress and NodePort
 // Service come with the finalize phase, because the legacy ones hold the names and ports until then.
 func (t *translation) infrastructureCluster() {
-	o := newObject(infraVersion, "KVMCluster", t.result.Namespace, t.id, PhaseTranslate)
+	o := t.newObject(infraVersion, "KVMCluster", t.result.Namespace, t.id, PhaseTranslate)
 	o.set("metadata.labels["+clusterv1.ClusterNameLabel+"]", t.id, t.identityOf())
-	o.set("spec.controlPlaneEndpoint.host", t.domain, from("endpoint", t.config("spec.cluster.kubernetes.api.domain"), t.get(sourceCluster, "spec.guest.dnsZone")))
-	o.set("spec.controlPlaneEndpoint.port", int64(externalPort), from("endpoint"))
+	o.set("spec.controlPlaneEndpoint.host", t.domain, t.from("endpoint", t.config("spec.cluster.kubernetes.api.domain"), t.get(sourceCluster, "spec.guest.dnsZone")))
+	o.set("spec.controlPlaneEndpoint.port", int64(externalPort), t.from("endpoint"))
 	for _, role := range []legacy.Role{legacy.Master, legacy.Worker} {
 		t.endpoints(o, role)
 	}
@@ -95,13 +99,13 @@ func (t *translation) endpoints(o *Object, role legacy.Role) {
 	leaves := []*leaf{t.config("spec.cluster.kubernetes.api.securePort")}
 	if role == legacy.Worker {
 		leaves = nil
-		for i := 0; t.config(at("spec.kvm.portMappings", i, "targetPort")) != nil; i++ {
-			leaves = append(leaves, t.config(at("spec.kvm.portMappings", i, "targetPort")), t.config(at("spec.kvm.portMappings", i, "name")))
+		for i := 0; t.configAt("spec.kvm.portMappings", i, "targetPort") != nil; i++ {
+			leaves = append(leaves, t.configAt("spec.kvm.portMappings", i, "targetPort"), t.configAt("spec.kvm.portMappings", i, "name"))
 		}
 	}
-	rule := from("worker-ports", leaves...)
+	rule := t.from("worker-ports", leaves...)
 	if role == legacy.Master {
-		rule = from("endpoint", leaves...)
+		rule = t.from("endpoint", leaves...)
 	}
 	o.add("spec.endpoints", map[string]any{"namespace": t.id, "name": string(role), "role": string(machines), "ports": ports}, rule)
 }
@@ -109,15 +113,15 @@ func (t *translation) endpoints(o *Object, role legacy.Role) {
 // finalInfrastructure is what the KVMCluster gets once the legacy Services and Ingresses are gone: its own Ingress for the API and
 // its own Service for the workers' ports, with the node ports that clients outside know.
 func (t *translation) finalInfrastructure() {
-	o := newObject(infraVersion, "KVMCluster", t.result.Namespace, t.id, PhaseFinalize)
-	o.set("spec.ingress.hosts", []any{t.domain}, from("endpoint", t.config("spec.cluster.kubernetes.api.domain")))
-	o.set("spec.ingress.annotations[nginx.ingress.kubernetes.io/ssl-passthrough]", "true", from("endpoint"))
+	o := t.newObject(infraVersion, "KVMCluster", t.result.Namespace, t.id, PhaseFinalize)
+	o.set("spec.ingress.hosts", []any{t.domain}, t.from("endpoint", t.config("spec.cluster.kubernetes.api.domain")))
+	o.set("spec.ingress.annotations[nginx.ingress.kubernetes.io/ssl-passthrough]", "true", t.from("endpoint"))
 	for _, port := range t.workerPorts() {
 		item := map[string]any{"name": port.name, "port": port.port}
 		if port.nodePort != 0 {
 			item["nodePort"] = port.nodePort
 		}
-		o.add("spec.workerPorts", item, from("worker-ports", port.leaves...))
+		o.add("spec.workerPorts", item, t.from("worker-ports", port.leaves...))
 	}
 	o.Note = "the provider takes over name and ports in the same step in which the legacy Ingress and Service go"
 	t.result.Objects = append(t.result.Objects, o)
@@ -134,7 +138,7 @@ type workerPort struct {
 func (t *translation) workerPorts() []workerPort {
 	var out []workerPort
 	for i := 0; ; i++ {
-		name, target, node := t.config(at("spec.kvm.portMappings", i, "name")), t.config(at("spec.kvm.portMappings", i, "targetPort")), t.config(at("spec.kvm.portMappings", i, "nodePort"))
+		name, target, node := t.configAt("spec.kvm.portMappings", i, "name"), t.configAt("spec.kvm.portMappings", i, "targetPort"), t.configAt("spec.kvm.portMappings", i, "nodePort")
 		if name == nil && target == nil && node == nil {
 			break
 		}
@@ -218,56 +222,64 @@ func integer(value any) (int64, bool) {
 
 // clusterObject makes the Cluster: paused, and without controlPlaneRef, which could never be taken back (design phase 4).
 func (t *translation) clusterObject() {
-	o := newObject(coreVersion, "Cluster", t.result.Namespace, t.id, PhaseTranslate)
+	o := t.newObject(coreVersion, "Cluster", t.result.Namespace, t.id, PhaseTranslate)
 	o.set("metadata.labels[giantswarm.io/cluster]", t.id, t.identityOf())
 	o.set("metadata.labels[giantswarm.io/organization]", t.org, t.organization())
 	if l := t.config("metadata.labels[release.giantswarm.io/version]"); text(l) != "" && validLabelValue(text(l)) {
-		o.set("metadata.labels[release.giantswarm.io/version]", text(l), from("identity", l, t.get(sourceCluster, "spec.guest.releaseVersion"), t.get(sourceCluster, "metadata.labels[release.giantswarm.io/version]")))
+		o.set("metadata.labels[release.giantswarm.io/version]", text(l), t.from("identity", l, t.get(sourceCluster, "spec.guest.releaseVersion"), t.get(sourceCluster, "metadata.labels[release.giantswarm.io/version]")))
 	} else if text(l) != "" {
 		t.refuse(l, idValue, fmt.Sprintf("%q is no label value", text(l)), "correct the label")
 	}
 	if l := t.get(sourceCluster, "spec.guest.name"); text(l) != "" {
-		o.set("metadata.annotations[cluster.giantswarm.io/description]", text(l), from("identity", l))
+		o.set("metadata.annotations[cluster.giantswarm.io/description]", text(l), t.from("identity", l))
 	}
 	if l := t.get(sourceRecord, "cluster.create_date"); text(l) != "" {
-		o.set("metadata.annotations[cluster.giantswarm.io/created-at]", text(l), from("identity", l))
+		o.set("metadata.annotations[cluster.giantswarm.io/created-at]", text(l), t.from("identity", l))
 	}
-	o.set("spec.paused", true, from("pause"))
+	o.set("spec.paused", true, t.from("pause"))
 	if cidr, ok := t.serviceCIDR(); ok {
-		o.set("spec.clusterNetwork.services.cidrBlocks", []any{cidr}, from("network-services", t.config("spec.cluster.kubernetes.api.clusterIPRange"), t.flag("--service-cluster-ip-range")))
+		o.set("spec.clusterNetwork.services.cidrBlocks", []any{cidr}, t.from("network-services", t.config("spec.cluster.kubernetes.api.clusterIPRange"), t.flag("--service-cluster-ip-range")))
 	}
 	if l := t.config("spec.cluster.kubernetes.domain"); text(l) != "" && len(validation.IsDNS1123Subdomain(text(l))) > 0 {
 		t.refuse(l, idValue, fmt.Sprintf("%q is no DNS domain", text(l)), "correct the KVMConfig")
 	} else if text(l) != "" {
-		o.set("spec.clusterNetwork.serviceDomain", text(l), from("network-domain", l))
+		o.set("spec.clusterNetwork.serviceDomain", text(l), t.from("network-domain", l))
 	}
 	if cidr, ok := t.podCIDR(); ok && t.nodesHavePodCIDR() {
-		o.set("spec.clusterNetwork.pods.cidrBlocks", []any{cidr}, from("network-pods", t.config("spec.cluster.calico.subnet"), t.config("spec.cluster.calico.cidr")))
+		o.set("spec.clusterNetwork.pods.cidrBlocks", []any{cidr}, t.from("network-pods", t.config("spec.cluster.calico.subnet"), t.config("spec.cluster.calico.cidr")))
 		t.find(idNodeCIDR, t.config("spec.cluster.calico.subnet"), "the workload cluster's Nodes carry pod CIDRs, which this platform never allocated", "look at who allocates them before the control plane moves")
 	}
-	o.set("spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMCluster", "name": t.id}, from("infrastructure"))
+	o.set("spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMCluster", "name": t.id}, t.from("infrastructure"))
 	o.Note = "stays paused until every Machine is there; its controlPlaneRef is set only past the point of no return"
 	t.add(o)
 }
 
 // flag returns the leaf of an API server flag.
 func (t *translation) flag(name string) *leaf {
-	return t.setting(legacy.Master, "file:"+fileAPIServer+"#flag "+name)
+	return t.setting(legacy.Master, "file:"+fileAPIServer+"#flag ", name)
 }
 
 // setting returns a setting that the nodes of a role share, or the first node's.
-func (t *translation) setting(role legacy.Role, path string) *leaf {
-	if l := t.get(sourceIgnition+"/"+string(role), path); l != nil {
+func (t *translation) setting(role legacy.Role, path ...string) *leaf {
+	if l := t.get(ignitionOf(role), path...); l != nil {
 		return l
 	}
 	for i := range t.cluster.Nodes {
 		if node := &t.cluster.Nodes[i]; node.Role == role {
-			if l := t.get(sourceIgnition+"/"+string(role)+"-"+node.ID, path); l != nil {
+			if l := t.get(t.of(node).ignition, path...); l != nil {
 				return l
 			}
 		}
 	}
 	return nil
+}
+
+// ignitionOf is the source of settings that all nodes of a role share.
+func ignitionOf(role legacy.Role) string {
+	if role == legacy.Master {
+		return sourceIgnition + "/master"
+	}
+	return sourceIgnition + "/worker"
 }
 
 // serviceCIDR returns the service network, checked and compared with the running API server's flag.
@@ -315,10 +327,10 @@ func (t *translation) nodesHavePodCIDR() bool {
 // secretObject makes a user-provided Secret: type Opaque, so that deleting a control plane never takes the customer's CA with it
 // (capi-contract.md 10).
 func (t *translation) secretObject(suffix, phase string) *Object {
-	o := newObject("v1", "Secret", t.result.Namespace, t.id+"-"+suffix, phase)
+	o := t.newObject("v1", "Secret", t.result.Namespace, t.id+"-"+suffix, phase)
 	o.Secret = true
 	o.set("metadata.labels["+clusterv1.ClusterNameLabel+"]", t.id, t.identityOf())
-	o.set("type", "Opaque", from("user-provided"))
+	o.set("type", "Opaque", t.from("user-provided"))
 	return o
 }
 

@@ -34,23 +34,23 @@ func (t *translation) controlPlane() {
 	t.etcdVolume(c, master)
 	template := t.machineTemplate(t.id+"-control-plane", c, PhaseTranslate)
 
-	o := newObject(controlPlaneVersion, "KubeadmControlPlane", t.result.Namespace, t.id, PhaseControlPlane)
+	o := t.newObject(controlPlaneVersion, "KubeadmControlPlane", t.result.Namespace, t.id, PhaseControlPlane)
 	t.clusterLabel(o)
 	// kube-proxy and CoreDNS are in the cluster already and are managed elsewhere.
-	o.set("metadata.annotations[controlplane.cluster.x-k8s.io/skip-kube-proxy]", "", from("addons"))
-	o.set("metadata.annotations[controlplane.cluster.x-k8s.io/skip-coredns]", "", from("addons"))
-	o.set("spec.replicas", int64(1), from("control-plane"))
-	o.set("spec.version", t.result.TargetKubernetes, from("versions", t.runningVersion(), t.component("kubernetes"), t.setting(legacy.Master, "file:"+fileAPIServer+"#image")))
-	o.set("spec.machineTemplate.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, from("control-plane"))
-	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1)}}, from("control-plane"))
+	o.set("metadata.annotations[controlplane.cluster.x-k8s.io/skip-kube-proxy]", "", t.from("addons"))
+	o.set("metadata.annotations[controlplane.cluster.x-k8s.io/skip-coredns]", "", t.from("addons"))
+	o.set("spec.replicas", int64(1), t.from("control-plane"))
+	o.set("spec.version", t.result.TargetKubernetes, t.from("versions", t.runningVersion(), t.component("kubernetes"), t.setting(legacy.Master, "file:"+fileAPIServer+"#image")))
+	o.set("spec.machineTemplate.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, t.from("control-plane"))
+	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1)}}, t.from("control-plane"))
 	t.clusterConfiguration(o)
 	t.joining(o)
-	apply(o, kubeadmSpec, c.kubeadm)
+	t.apply(o, kubeadmSpec, c.kubeadm)
 	o.add(kubeadmSpec+"files", map[string]any{
 		"path": patchesDirectory + "/etcd0+json.json", "owner": "root:root", "permissions": "0600",
 		"content": `[{"op":"add","path":"/spec/containers/0/command/-","value":"--initial-cluster-state=existing"},` +
 			`{"op":"add","path":"/spec/containers/0/command/-","value":"--experimental-peer-skip-client-san-verification=true"}]`,
-	}, from("etcd", t.etcdLeaves()...))
+	}, t.from("etcd", t.etcdLeaves()...))
 	o.Note = "applied in phase control-plane, paused as soon as it has made its one Machine; phase control-plane adds the init-join script to files"
 	t.add(o)
 }
@@ -72,30 +72,31 @@ func (t *translation) joining(o *Object) {
 	l := t.config("spec.cluster.kubernetes.api.securePort")
 	port, ok := t.port(l)
 	if ok {
-		rule := from("endpoint", l, t.flag("--secure-port"))
+		rule := t.from("endpoint", l, t.flag("--secure-port"))
 		o.set(kubeadmSpec+"initConfiguration.localAPIEndpoint.bindPort", port, rule)
 		o.set(kubeadmSpec+"joinConfiguration.controlPlane.localAPIEndpoint.bindPort", port, rule)
 	}
 	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
-		o.set(kubeadmSpec+part+".patches.directory", patchesDirectory, from("etcd"))
+		o.set(kubeadmSpec+part+".patches.directory", patchesDirectory, t.from("etcd"))
 		// The learner waits for its promotion while kubeadm waits for the API server (init-join-proof.md 5).
-		o.set(kubeadmSpec+part+".timeouts.controlPlaneComponentHealthCheckSeconds", int64(900), from("etcd"))
+		o.set(kubeadmSpec+part+".timeouts.controlPlaneComponentHealthCheckSeconds", int64(900), t.from("etcd"))
 	}
 	// Addons are in the cluster already. Preflight looks for files and ports that the etcd-first order has made by then.
-	o.set(kubeadmSpec+"initConfiguration.skipPhases", []any{"preflight", "addon"}, from("addons"))
-	o.set(kubeadmSpec+"joinConfiguration.skipPhases", []any{"preflight"}, from("addons"))
+	o.set(kubeadmSpec+"initConfiguration.skipPhases", []any{"preflight", "addon"}, t.from("addons"))
+	o.set(kubeadmSpec+"joinConfiguration.skipPhases", []any{"preflight"}, t.from("addons"))
 }
 
 // clusterConfiguration carries the control plane's flags.
 func (t *translation) clusterConfiguration(o *Object) {
 	const base = kubeadmSpec + "clusterConfiguration."
-	o.set(base+"imageRepository", t.opts.ImageRepository, from("image"))
+	o.set(base+"imageRepository", t.opts.ImageRepository, t.from("image"))
 	t.etcdImage(o, base)
 	t.sans(o, base)
 
 	extraArg := func(component string) func(name, value string, rule origin) {
+		list := base + component + ".extraArgs"
 		return func(name, value string, rule origin) {
-			o.add(base+component+".extraArgs", map[string]any{"name": name, "value": value}, rule)
+			o.add(list, map[string]any{"name": name, "value": value}, rule)
 		}
 	}
 	t.apiServer(extraArg("apiServer"))
@@ -103,11 +104,11 @@ func (t *translation) clusterConfiguration(o *Object) {
 
 	pass := func(file, component, rule string, names ...string) {
 		for _, name := range names {
-			if l := t.setting(legacy.Master, "file:"+file+"#flag --"+name); l != nil {
-				extraArg(component)(name, l.text(), from(rule, l))
+			if l := t.setting(legacy.Master, "file:", file, "#flag --", name); l != nil {
+				extraArg(component)(name, l.text(), t.from(rule, l))
 			}
 		}
-		if l := t.setting(legacy.Master, "file:"+file+"#flag --feature-gates"); l != nil {
+		if l := t.setting(legacy.Master, "file:", file, "#flag --feature-gates"); l != nil {
 			t.featureGates([]*leaf{l}, func(value string, rule origin) { extraArg(component)("feature-gates", value, rule) })
 		}
 	}
@@ -119,7 +120,7 @@ func (t *translation) clusterConfiguration(o *Object) {
 func (t *translation) etcdImage(o *Object, base string) {
 	running := t.component("etcd")
 	for _, node := range t.cluster.Masters() {
-		if l := t.get(sourcePod+"/master-"+node.ID, "metadata.annotations[kvm-operator.giantswarm.io/component-version-etcd]"); text(l) != "" {
+		if l := t.get(t.of(&node).pod, "metadata.annotations[kvm-operator.giantswarm.io/component-version-etcd]"); text(l) != "" {
 			running = l
 			break
 		}
@@ -139,7 +140,7 @@ func (t *translation) etcdImage(o *Object, base string) {
 	if want := text(running) + "-0"; want != tag {
 		t.find(idEtcdImage, running, fmt.Sprintf("etcd runs as %s, the new member as %s", text(running), strings.TrimSuffix(tag, "-0")), "")
 	}
-	o.set(base+"etcd.local.imageTag", tag, from("etcd", running, t.setting(legacy.Master, "unit:"+unitEtcd+"#Environment IMAGE")))
+	o.set(base+"etcd.local.imageTag", tag, t.from("etcd", running, t.setting(legacy.Master, "unit:"+unitEtcd+"#Environment IMAGE")))
 	if domain := t.config("spec.cluster.etcd.domain"); text(domain) != "" {
 		t.find(idEtcdDomain, domain, "etcd is reachable as "+text(domain)+" today; that name ends with the finalize phase", "move backups and monitoring that use it")
 	}
@@ -148,14 +149,14 @@ func (t *translation) etcdImage(o *Object, base string) {
 // sans lists every name under which the legacy API server answers: kubeconfigs and nodes use them for as long as they live.
 func (t *translation) sans(o *Object, base string) {
 	add := func(name string, leaves ...*leaf) {
-		o.add(base+"apiServer.certSANs", name, from("apiserver-sans", leaves...))
+		o.add(base+"apiServer.certSANs", name, t.from("apiserver-sans", leaves...))
 	}
 	const source = sourceCert + "/api"
 	seen := []string{t.domain}
 	add(t.domain, t.config("spec.cluster.kubernetes.api.domain"), t.get(source, "spec.cert.commonName"))
 	for _, list := range []string{"spec.cert.altNames", "spec.cert.ipSans"} {
 		for i := 0; ; i++ {
-			l := t.get(source, at(list, i, ""))
+			l := t.at(source, list, i, "")
 			if l == nil {
 				break
 			}
@@ -188,7 +189,7 @@ func (t *translation) apiServer(arg func(name, value string, rule origin)) {
 	pass := func(rule string, names ...string) {
 		for _, name := range names {
 			if l := t.flag("--" + name); l != nil && l.refused == "" {
-				flags[name], value[name] = from(rule, l), l.text()
+				flags[name], value[name] = t.from(rule, l), l.text()
 			}
 		}
 	}
@@ -200,17 +201,17 @@ func (t *translation) apiServer(arg func(name, value string, rule origin)) {
 	pass("admission", "disable-admission-plugins")
 	for _, l := range t.apiServerFlags("--oidc-") {
 		name := strings.TrimPrefix(l.path, "file:"+fileAPIServer+"#flag --")
-		flags[name], value[name] = from("oidc", l), l.text()
+		flags[name], value[name] = t.from("oidc", l), l.text()
 	}
 	pass("apiserver-etcd-prefix", "etcd-prefix")
 	if text(prefix) != "" {
-		flags["etcd-prefix"], value["etcd-prefix"] = from("apiserver-etcd-prefix", prefix, t.flag("--etcd-prefix")), text(prefix)
+		flags["etcd-prefix"], value["etcd-prefix"] = t.from("apiserver-etcd-prefix", prefix, t.flag("--etcd-prefix")), text(prefix)
 	}
 	if l := t.flag("--enable-admission-plugins"); l != nil {
 		// kubeadm's own default, lost when the flag is set: it keeps a kubelet to its own node. Legacy kubelets are no
 		// system:node:* users and are not affected.
 		plugins := "NodeRestriction," + l.text()
-		flags["enable-admission-plugins"], value["enable-admission-plugins"] = from("admission", l), plugins
+		flags["enable-admission-plugins"], value["enable-admission-plugins"] = t.from("admission", l), plugins
 	}
 	if l := t.flag("--feature-gates"); l != nil {
 		t.featureGates([]*leaf{l}, func(gates string, rule origin) { flags["feature-gates"], value["feature-gates"] = rule, gates })
@@ -221,7 +222,7 @@ func (t *translation) apiServer(arg func(name, value string, rule origin)) {
 		if !strings.Contains(","+names+",", ",front-proxy-client,") {
 			names = "front-proxy-client," + names
 		}
-		flags["requestheader-allowed-names"] = from("apiserver-requestheader", l, t.config("spec.cluster.kubernetes.kubelet.domain"))
+		flags["requestheader-allowed-names"] = t.from("apiserver-requestheader", l, t.config("spec.cluster.kubernetes.kubelet.domain"))
 		value["requestheader-allowed-names"] = names
 	}
 	for _, name := range sortedKeys(flags) {
@@ -245,7 +246,7 @@ func (t *translation) apiServerFiles(o *Object, volumes string) {
 		o.add(volumes, item, rule)
 	}
 	if l := t.flag("--encryption-provider-config"); l != nil && t.result.Object("Secret", t.id+"-encryption-config") != nil {
-		rule := from("encryption", l)
+		rule := t.from("encryption", l)
 		mount("encryption", l.text(), "File", true, rule)
 		o.add(kubeadmSpec+"files", map[string]any{
 			"path": l.text(), "owner": "root:root", "permissions": "0600",
@@ -254,14 +255,14 @@ func (t *translation) apiServerFiles(o *Object, volumes string) {
 	}
 	if l := t.setting(legacy.Master, "file:"+fileAuditPolicy); l != nil {
 		if policy := t.flag("--audit-policy-file"); policy != nil {
-			mount("audit-policy", policy.text(), "File", true, from("audit", policy))
+			mount("audit-policy", policy.text(), "File", true, t.from("audit", policy))
 			c := &config{}
-			t.file(c, policy.text(), "0600", l.text(), from("audit", l, policy))
-			apply(o, kubeadmSpec, c.kubeadm)
+			t.file(c, policy.text(), "0600", l.text(), t.from("audit", l, policy))
+			t.apply(o, kubeadmSpec, c.kubeadm)
 		}
 	}
 	if l := t.flag("--audit-log-path"); l != nil && strings.Contains(l.text(), "/") && l.text() != "-" {
 		directory := l.text()[:strings.LastIndexByte(l.text(), '/')]
-		mount("audit-log", directory, "DirectoryOrCreate", false, from("audit", l))
+		mount("audit-log", directory, "DirectoryOrCreate", false, t.from("audit", l))
 	}
 }

@@ -37,15 +37,16 @@ func ExplainField(field string) (docs []FieldDoc, ok bool) {
 		if qualified && !covers(group.source, source) {
 			continue
 		}
-		r, found := table.exact[group.source][path]
+		rows := table.groups[group.source]
+		r, found := rows.exact[path]
 		if !found {
-			n := slices.IndexFunc(table.wild[group.source], func(r row) bool {
+			n := slices.IndexFunc(rows.wild, func(r *row) bool {
 				return r.path == path || (qualified || strings.ContainsAny(strings.TrimSuffix(r.parts[0], "."), ".[")) && matches(r.parts, path)
 			})
 			if n < 0 {
 				continue
 			}
-			r = table.wild[group.source][n]
+			r = rows.wild[n]
 		}
 		docs = append(docs, FieldDoc{Source: group.source, Path: r.path, Disposition: r.is, Rule: r.rule, Reason: r.why})
 	}

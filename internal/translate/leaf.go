@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,17 +10,19 @@ import (
 
 // leaf is one value of the legacy input.
 type leaf struct {
-	// source is the object or document, for example KVMConfig or Ignition/worker-k3m9a.
-	source string
-	// ref is how reports name the source, for example KVMConfig/default/al9qy.
-	ref string
+	// section is all that is read from the same source.
+	*section
 	// path is the field inside the source with list positions.
 	path   string
 	value  any
 	secret bool
+	// answered is set when a decision was taken on the field.
+	answered bool
 
 	// id is the key, made once: it is asked for often.
 	id string
+	// next is the next leaf of the section.
+	next *leaf
 
 	// targets collects where the value went.
 	targets []string
@@ -28,19 +31,63 @@ type leaf struct {
 	refused string
 	// stale is set when the value describes something that is gone; it says what.
 	stale string
-	// answered is set when a decision was taken on the field.
-	answered bool
+}
+
+// section is a list of leaves with one source.
+type section struct {
+	// source is the object or document, for example KVMConfig or Ignition/worker-k3m9a.
+	source string
+	// ref is how reports name it, for example KVMConfig/default/al9qy.
+	ref         string
+	first, last *leaf
+	// files lists the leaves by what stands before the # in their paths, once that is asked for.
+	files map[string][]*leaf
+}
+
+// below lists the leaves whose path begins with prefix: the settings in a file or unit, or some of them.
+func (s *section) below(prefix string) iter.Seq[*leaf] {
+	return func(yield func(*leaf) bool) {
+		file, _, inFile := strings.Cut(prefix, "#")
+		if s == nil || !inFile {
+			for l := range s.all() {
+				if strings.HasPrefix(l.path, prefix) && !yield(l) {
+					return
+				}
+			}
+			return
+		}
+		if s.files == nil {
+			s.files = map[string][]*leaf{}
+			for l := range s.all() {
+				if name, _, inFile := strings.Cut(l.path, "#"); inFile {
+					s.files[name] = append(s.files[name], l)
+				}
+			}
+		}
+		for _, l := range s.files[file] {
+			if strings.HasPrefix(l.path, prefix) && !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// all lists the leaves of the section in the order they were read; a section that does not exist has none.
+func (s *section) all() iter.Seq[*leaf] {
+	return func(yield func(*leaf) bool) {
+		if s == nil {
+			return
+		}
+		for l := s.first; l != nil; l = l.next {
+			if !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // key identifies the leaf: fields of the KVMConfig go by their path alone, all others carry their source.
 func (l *leaf) key() string { return l.id }
-
-func key(source, path string) string {
-	if source == sourceConfig {
-		return path
-	}
-	return source + ":" + path
-}
 
 // empty tells that there is nothing to carry over: the zero value of a type without omitempty.
 func (l *leaf) empty() bool {
@@ -72,54 +119,33 @@ func plain(value any) string {
 		return ""
 	case string:
 		return v
-	case bool:
-		return strconv.FormatBool(v)
-	case int64:
-		return strconv.FormatInt(v, 10)
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
-	case []any:
-		return "[]"
-	case map[string]any:
-		return "{}"
 	}
-	return fmt.Sprint(value)
+	return string(appendPlain(nil, value))
 }
 
-// walk calls visit for every leaf below value, in a stable order. An empty list or map is a leaf of its own.
-func walk(path string, value any, visit func(path string, value any)) {
+// appendPlain appends a value the way plain renders it.
+func appendPlain(out []byte, value any) []byte {
 	switch v := value.(type) {
-	case map[string]any:
-		if len(v) == 0 {
-			visit(path, v)
-			return
-		}
-		for _, name := range sortedKeys(v) {
-			walk(child(path, name), v[name], visit)
-		}
+	case nil:
+		return out
+	case string:
+		return append(out, v...)
+	case bool:
+		return strconv.AppendBool(out, v)
+	case int64:
+		return strconv.AppendInt(out, v, 10)
+	case float64:
+		return strconv.AppendFloat(out, v, 'f', -1, 64)
 	case []any:
-		if len(v) == 0 {
-			visit(path, v)
-			return
-		}
-		for i, item := range v {
-			walk(path+"["+strconv.Itoa(i)+"]", item, visit)
-		}
-	default:
-		visit(path, value)
+		return append(out, "[]"...)
+	case map[string]any:
+		return append(out, "{}"...)
 	}
+	return fmt.Append(out, value)
 }
 
 // child appends a map key to a path; keys that are no plain names stand in brackets.
-func child(path, name string) string {
-	if !plainName(name) {
-		return path + "[" + name + "]"
-	}
-	if path == "" {
-		return name
-	}
-	return path + "." + name
-}
+func child(path, name string) string { return string(appendChild([]byte(path), name)) }
 
 func plainName(name string) bool {
 	for i, r := range name {
@@ -143,28 +169,7 @@ func sortedKeys[K ~string, V any](m map[K]V) []K {
 }
 
 // pattern returns the path as table rows write it: list positions become [].
-func pattern(path string) string {
-	open := strings.IndexByte(path, '[')
-	if open < 0 {
-		return path
-	}
-	var out strings.Builder
-	out.Grow(len(path))
-	for open >= 0 {
-		out.WriteString(path[:open+1])
-		path = path[open+1:]
-		digits := 0
-		for digits < len(path) && path[digits] >= '0' && path[digits] <= '9' {
-			digits++
-		}
-		if digits > 0 && digits < len(path) && path[digits] == ']' {
-			path = path[digits:]
-		}
-		open = strings.IndexByte(path, '[')
-	}
-	out.WriteString(path)
-	return out.String()
-}
+func pattern(path string) string { return string(appendPattern(nil, path)) }
 
 // at builds a path with a list position: at("spec.kvm.workers", 2, "cpus") is spec.kvm.workers[2].cpus.
 func at(list string, i int, field string) string {

@@ -28,6 +28,16 @@ func binarySize(text string) (string, bool) {
 	return match[1] + match[2] + "i", true
 }
 
+// binarySize remembers amounts: the machines of a cluster have few different ones.
+func (t *translation) binarySize(text string) (string, bool) {
+	size, known := t.sizes[text]
+	if !known {
+		size, _ = binarySize(text)
+		t.sizes[text] = size
+	}
+	return size, size != ""
+}
+
 // Sizes used when the legacy cluster gives none.
 const (
 	// defaultDisk is the root disk of the RFC's cluster template.
@@ -44,7 +54,7 @@ func (t *translation) machineConfigOf(node *legacy.Node) *config {
 	name := t.machineName(node)
 	c, made := t.machineConfigs[name]
 	if !made {
-		c = &config{}
+		c = &config{machine: make([]entry, 0, 16)}
 		t.machineConfig(c, node)
 		t.machineConfigs[name] = c
 	}
@@ -53,22 +63,20 @@ func (t *translation) machineConfigOf(node *legacy.Node) *config {
 
 // machineConfig is the virtual machine part: size, disks, volumes, resolvers.
 func (t *translation) machineConfig(c *config, node *legacy.Node) {
-	list := "spec.kvm." + string(node.Role) + "s"
-	field := func(name string) *leaf { return t.config(at(list, node.Position, name)) }
-	env := func(name string) *leaf {
-		return t.get(sourceDeployment+"/"+string(node.Role)+"-"+node.ID, "env["+name+"]")
-	}
+	list, deployment := sizesOf(node.Role), t.of(node).deployment
+	field := func(name string) *leaf { return t.configAt(list, node.Position, name) }
+	env := func(name string) *leaf { return t.get(deployment, "env[", name, "]") }
 
 	if cpus := field("cpus"); cpus != nil {
 		if count, ok := integer(cpus.value); ok && count >= 1 && count <= maxCPU {
-			c.setMachine("resources.cpu", count, from("resources", cpus, env("CORES")))
+			c.setMachine("resources.cpu", count, t.from("resources", cpus, env("CORES")))
 		} else {
 			t.refuse(cpus, idValue, fmt.Sprintf("%q is no number of CPUs", cpus.text()), "correct the KVMConfig")
 		}
 	}
 	if memory := field("memory"); memory != nil {
-		if size, ok := binarySize(memory.text()); ok {
-			c.setMachine("resources.memory", size, from("resources", memory, env("MEMORY")))
+		if size, ok := t.binarySize(memory.text()); ok {
+			c.setMachine("resources.memory", size, t.from("resources", memory, env("MEMORY")))
 		} else {
 			t.refuse(memory, idValue, fmt.Sprintf("%q is no amount of memory with a unit", memory.text()), "correct the KVMConfig")
 		}
@@ -76,19 +84,24 @@ func (t *translation) machineConfig(c *config, node *legacy.Node) {
 	t.disk(c, field("disk"))
 	t.dataDisk(c, node, "dockerVolumeSize", defaultRuntimeDisk, env("DISK_DOCKER"), field)
 	t.dataDisk(c, node, "kubeletVolumeSize", defaultKubeletDisk, env("DISK_KUBELET"), field)
-	c.setMachine("image", strings.ReplaceAll(t.opts.Image, "{version}", t.result.TargetKubernetes), from("image"))
+	c.setMachine("image", t.image(), t.from("image"))
 	t.servers(c, "dns.servers", env("DNS_SERVERS"), "dns")
 	t.servers(c, "ntp.servers", env("NTP_SERVERS"), "ntp")
-	c.setMachine("nodeSelector.role", string(node.Role), from("placement"))
-	prefix := fmt.Sprintf("iqn.2016-04.com.coreos.iscsi:giantswarm-%s-%s-", t.id, node.Role)
-	c.setMachine("iscsi.initiatorNamePrefix", prefix, from("iscsi"))
+	c.setMachine("nodeSelector.role", string(node.Role), t.from("placement"))
+	prefix := "iqn.2016-04.com.coreos.iscsi:giantswarm-" + t.id + "-" + string(node.Role) + "-"
+	c.setMachine("iscsi.initiatorNamePrefix", prefix, t.from("iscsi"))
 	t.hostVolumes(c, node)
+}
+
+// image is the image of new machines.
+func (t *translation) image() string {
+	return strings.ReplaceAll(t.opts.Image, "{version}", t.result.TargetKubernetes)
 }
 
 // disk sets the root disk.
 func (t *translation) disk(c *config, l *leaf) {
 	if l == nil || l.empty() {
-		c.setMachine("resources.disk", defaultDisk, from("resources", l))
+		c.setMachine("resources.disk", defaultDisk, t.from("resources", l))
 		return
 	}
 	gigabytes, err := strconv.ParseFloat(l.text(), 64)
@@ -96,31 +109,31 @@ func (t *translation) disk(c *config, l *leaf) {
 		t.refuse(l, idValue, fmt.Sprintf("%q is no disk size in GB", l.text()), "correct the KVMConfig")
 		return
 	}
-	c.setMachine("resources.disk", strconv.FormatFloat(gigabytes, 'f', -1, 64)+"Gi", from("resources", l))
+	c.setMachine("resources.disk", strconv.FormatFloat(gigabytes, 'f', -1, 64)+"Gi", t.from("resources", l))
 }
 
 // dataDisk sets the size of a data disk: what the running VM was given, or what the operator would give it.
 func (t *translation) dataDisk(c *config, node *legacy.Node, name, fallback string, running *leaf, field func(string) *leaf) {
 	docker, disk := field("dockerVolumeSizeGB"), field("disk")
-	if size, ok := binarySize(text(running)); ok {
+	if size, ok := t.binarySize(text(running)); ok {
 		leaves := []*leaf{running}
 		if node.Role == legacy.Worker {
 			leaves = append(leaves, docker)
 		}
-		c.setMachine("resources."+name, size, from("resources", leaves...))
+		c.setMachine("resources."+name, size, t.from("resources", leaves...))
 		return
 	}
 	if node.Role == legacy.Worker {
 		for _, l := range []*leaf{docker, disk} {
 			if l != nil && !l.empty() && l.refused == "" {
 				if gigabytes, err := strconv.ParseFloat(l.text(), 64); err == nil && gigabytes > 0 && gigabytes <= 1<<20 {
-					c.setMachine("resources."+name, strconv.FormatFloat(gigabytes, 'f', -1, 64)+"Gi", from("resources", l))
+					c.setMachine("resources."+name, strconv.FormatFloat(gigabytes, 'f', -1, 64)+"Gi", t.from("resources", l))
 					return
 				}
 			}
 		}
 	}
-	c.setMachine("resources."+name, fallback, from("resources", docker))
+	c.setMachine("resources."+name, fallback, t.from("resources", docker))
 }
 
 // servers splits a comma-separated list.
@@ -135,23 +148,23 @@ func (t *translation) servers(c *config, path string, running *leaf, rule string
 		return
 	}
 	leaves := []*leaf{running}
+	list := "spec.bridge.spec." + rule + ".servers"
 	for i := 0; ; i++ {
-		l := t.get(sourceFlannel, at("spec.bridge.spec."+rule+".servers", i, ""))
+		l := t.at(sourceFlannel, list, i, "")
 		if l == nil {
 			break
 		}
 		leaves = append(leaves, l)
 	}
-	c.setMachine(path, servers, from(rule, leaves...))
+	c.setMachine(path, servers, t.from(rule, leaves...))
 }
 
 // hostVolumes carries directories of the host into the new machine, which must then run on the host that has them.
 func (t *translation) hostVolumes(c *config, node *legacy.Node) {
-	list := at("spec.kvm."+string(node.Role)+"s", node.Position, "hostVolumes")
-	source := sourceDeployment + "/" + string(node.Role) + "-" + node.ID
+	list := at(sizesOf(node.Role), node.Position, "hostVolumes")
 	var bound *leaf
 	for i := 0; ; i++ {
-		tag, path := t.config(at(list, i, "mountTag")), t.config(at(list, i, "hostPath"))
+		tag, path := t.configAt(list, i, "mountTag"), t.configAt(list, i, "hostPath")
 		if tag == nil && path == nil {
 			break
 		}
@@ -170,8 +183,8 @@ func (t *translation) hostVolumes(c *config, node *legacy.Node) {
 			}
 			continue
 		}
-		leaves := []*leaf{tag, path, t.get(source, "volumes["+text(tag)+"].claim"), t.nodeSetting(node, "unit:data-"+text(tag)+".mount")}
-		c.addMachine("hostVolumes", map[string]any{"mountTag": text(tag), "hostPath": text(path)}, from("host-volumes", leaves...))
+		leaves := []*leaf{tag, path, t.get(t.of(node).deployment, "volumes[", text(tag), "].claim"), t.nodeSetting(node, "unit:data-", text(tag), ".mount")}
+		c.addMachine("hostVolumes", map[string]any{"mountTag": text(tag), "hostPath": text(path)}, t.from("host-volumes", leaves...))
 	}
 	if bound == nil {
 		return
@@ -179,10 +192,10 @@ func (t *translation) hostVolumes(c *config, node *legacy.Node) {
 	host := t.volumeHost(node)
 	var where *leaf
 	if host == "" && node.Pod != nil {
-		host, where = node.Pod.Object.Spec.NodeName, t.get(sourcePod+"/"+string(node.Role)+"-"+node.ID, "spec.nodeName")
+		host, where = node.Pod.Object.Spec.NodeName, t.get(t.of(node).pod, "spec.nodeName")
 	}
 	if host != "" {
-		c.setMachine("nodeSelector[kubernetes.io/hostname]", host, from("host-volumes", where))
+		c.setMachine("nodeSelector[kubernetes.io/hostname]", host, t.from("host-volumes", where))
 	}
 	t.find(idHostVolume, bound, fmt.Sprintf("worker %s uses directories of host %s; its replacement must start there, after the old VM stopped", node.ID, host), "plan this node without surge")
 }
@@ -209,7 +222,7 @@ func (t *translation) volumeHost(node *legacy.Node) string {
 // etcdVolume says where the new member's data live: the same kind of storage, never the same place.
 func (t *translation) etcdVolume(c *config, node *legacy.Node) {
 	l := t.config("spec.kvm.k8sKVM.storageType")
-	source := sourceDeployment + "/" + string(node.Role) + "-" + node.ID
+	source := t.of(node).deployment
 	claim, hostPath := t.get(source, "volumes[etcd-data].claim"), t.get(source, "volumes[etcd-data].hostPath")
 	switch text(l) {
 	case "persistentVolume":
@@ -227,9 +240,9 @@ func (t *translation) etcdVolume(c *config, node *legacy.Node) {
 				}
 			}
 		}
-		c.setMachine("etcdVolume.claimTemplate", storage, from("etcd-volume", l, claim))
+		c.setMachine("etcdVolume.claimTemplate", storage, t.from("etcd-volume", l, claim))
 	case "", "hostPath":
-		c.setMachine("etcdVolume.hostPath", "/home/core/volumes/"+t.id+"/etcd", from("etcd-volume", l, hostPath))
+		c.setMachine("etcdVolume.hostPath", "/home/core/volumes/"+t.id+"/etcd", t.from("etcd-volume", l, hostPath))
 	default:
 		t.refuse(l, idValue, fmt.Sprintf("storage type %q is neither hostPath nor persistentVolume", l.text()), "correct the KVMConfig")
 	}
@@ -244,15 +257,15 @@ func storageClass(pvc *corev1.PersistentVolumeClaim) string {
 
 // machineName is the name of the Machine and KVMMachine of a legacy node.
 func (t *translation) machineName(node *legacy.Node) string {
-	return t.id + "-" + string(node.Role) + "-" + node.ID
+	return t.of(node).machine
 }
 
 // machineTemplate makes a KVMMachineTemplate. Templates are immutable, so the name carries a digest of the content.
 func (t *translation) machineTemplate(name string, c *config, phase string) *Object {
-	c.digest()
-	o := newObject(infraVersion, "KVMMachineTemplate", t.result.Namespace, name+"-"+c.machineDigest, phase)
+	c.digest(t.memory)
+	o := t.newObject(infraVersion, "KVMMachineTemplate", t.result.Namespace, name+"-"+c.machineDigest, phase)
 	t.clusterLabel(o)
-	apply(o, "spec.template.spec.", c.machine)
+	t.apply(o, "spec.template.spec.", c.machine)
 	return t.add(o)
 }
 

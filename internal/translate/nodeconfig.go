@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,14 +32,28 @@ type config struct {
 }
 
 // digest is the same for equal configurations, whatever they were made from.
-func (c *config) digest() string {
-	if c.kubeadmDigest == "" {
-		c.kubeadmDigest = fingerprint(c.kubeadm)
-	}
+func (c *config) digest(m *memory) string {
 	if c.machineDigest == "" {
-		c.machineDigest = fingerprint(c.machine)
+		c.machineDigest = m.fingerprint(c.machine)
 	}
-	return c.kubeadmDigest + c.machineDigest
+	return c.digestKubeadm(m) + c.machineDigest
+}
+
+// same tells cheaply of most equal configurations that they are: their KubeadmConfig parts are one.
+func (c *config) same(other *config) bool {
+	if len(c.kubeadm) == 0 || len(c.kubeadm) != len(other.kubeadm) || &c.kubeadm[0] != &other.kubeadm[0] {
+		return false
+	}
+	return slices.EqualFunc(c.machine, other.machine, func(a, b entry) bool {
+		return a.path == b.path && a.list == b.list && reflect.DeepEqual(a.value, b.value)
+	})
+}
+
+func (c *config) digestKubeadm(m *memory) string {
+	if c.kubeadmDigest == "" {
+		c.kubeadmDigest = m.fingerprint(c.kubeadm)
+	}
+	return c.kubeadmDigest
 }
 
 func (c *config) set(path string, value any, from origin) {
@@ -56,42 +72,72 @@ func (c *config) addMachine(path string, value any, from origin) {
 	c.machine = append(c.machine, entry{path: path, list: true, value: value, from: from})
 }
 
-// merge adds the origins of an equal configuration. Nodes that share their configuration share its origins too.
-func (c *config) merge(other *config) {
-	if len(c.kubeadm) > 0 && &c.kubeadm[0] != &other.kubeadm[0] {
-		c.kubeadm = merged(c.kubeadm, other.kubeadm)
+// merge adds the origins of equal configurations. Nodes that share their configuration share its origins too.
+func (t *translation) merge(c *config, equal []*config) {
+	if len(equal) == 0 {
+		return
 	}
-	c.machine = merged(c.machine, other.machine)
+	own, machines := [][]entry{c.kubeadm}, [][]entry{c.machine}
+	for _, other := range equal {
+		if len(own) > 1 || len(c.kubeadm) > 0 && &c.kubeadm[0] != &other.kubeadm[0] {
+			own = append(own, other.kubeadm)
+		}
+		machines = append(machines, other.machine)
+	}
+	c.kubeadm, c.machine = t.merged(own), t.merged(machines)
 }
 
-func merged(entries, others []entry) []entry {
-	out := slices.Clone(entries)
+// merged gives the first of equal lists of entries the origins of all.
+func (t *translation) merged(lists [][]entry) []entry {
+	if len(lists) == 1 {
+		return lists[0]
+	}
+	out := slices.Clone(lists[0])
+	var leaves []*leaf
 	for i := range out {
-		out[i].from.leaves = slices.Concat(out[i].from.leaves, others[i].from.leaves)
+		leaves = leaves[:0]
+		for _, list := range lists {
+			leaves = append(leaves, list[i].from.leaves...)
+		}
+		out[i].from = t.from(out[i].from.Rule, leaves...)
 	}
 	return out
 }
 
 // apply writes entries below prefix.
-func apply(o *Object, prefix string, entries []entry) {
+func (t *translation) apply(o *Object, prefix string, entries []entry) {
+	o.Values = slices.Grow(o.Values, 2*len(entries))
 	for _, e := range entries {
-		e.from.leaves = slices.Compact(e.from.leaves)
-		if e.list {
-			o.add(prefix+e.path, e.value, e.from)
-		} else {
-			o.set(prefix+e.path, e.value, e.from)
+		t.put(o, prefix, e)
+	}
+}
+
+// put writes an entry below prefix. A leaf that is named twice in a row is named once.
+func (t *translation) put(o *Object, prefix string, e entry) {
+	for i := 1; i < len(e.from.leaves); i++ {
+		if e.from.leaves[i] == e.from.leaves[i-1] {
+			e.from = t.from(e.from.Rule, slices.Compact(slices.Clone(e.from.leaves))...)
+			break
 		}
+	}
+	t.memory.scratch = append(append(t.memory.scratch[:0], prefix...), e.path...)
+	path := t.memory.name(t.memory.scratch)
+	if e.list {
+		o.add(path, e.value, e.from)
+	} else {
+		o.set(path, e.value, e.from)
 	}
 }
 
 // fingerprint is the same for equal configurations, whatever they were made from.
-func fingerprint(entries []entry) string {
-	var text []byte
+func (m *memory) fingerprint(entries []entry) string {
+	text := m.scratch[:0]
 	for _, e := range entries {
-		walk(e.path, e.value, func(path string, value any) {
-			text = append(append(append(append(text, path...), 0), plain(value)...), 0)
+		m.walker.walk(e.path, e.value, func(path []byte, value any) {
+			text = append(appendPlain(append(append(text, path...), 0), value), 0)
 		})
 	}
+	m.scratch = text
 	return digestOf(text)
 }
 
@@ -104,24 +150,20 @@ func digestOf(text []byte) string {
 // settings returns the Ignition settings of a node whose path begins with prefix.
 func (t *translation) settings(node *legacy.Node, prefix string) []*leaf {
 	var out []*leaf
-	shared := sourceIgnition + "/" + string(node.Role)
-	for _, source := range []string{shared, shared + "-" + node.ID} {
-		for _, l := range t.reader.bySource[source] {
-			if strings.HasPrefix(l.path, prefix) {
-				out = append(out, l)
-			}
+	for _, source := range []string{t.of(node).shared, t.of(node).ignition} {
+		for l := range t.reader.sections[source].below(prefix) {
+			out = append(out, l)
 		}
 	}
 	return out
 }
 
-// nodeSetting returns one Ignition setting of a node, or nil.
-func (t *translation) nodeSetting(node *legacy.Node, path string) *leaf {
-	shared := sourceIgnition + "/" + string(node.Role)
-	if l := t.get(shared, path); l != nil {
+// nodeSetting returns the Ignition setting of a node whose path is the given parts one after the other, or nil.
+func (t *translation) nodeSetting(node *legacy.Node, path ...string) *leaf {
+	if l := t.get(t.of(node).shared, path...); l != nil {
 		return l
 	}
-	return t.get(shared+"-"+node.ID, path)
+	return t.get(t.of(node).ignition, path...)
 }
 
 // nodeConfig is what every new node of a kind gets: registration, kubelet flags, files, users and commands. The order is fixed,
@@ -129,20 +171,27 @@ func (t *translation) nodeSetting(node *legacy.Node, path string) *leaf {
 func (t *translation) nodeConfig(node *legacy.Node, registration []string) *config {
 	plain := t.plainNode(node)
 	if same := t.plainConfigs[node.Role]; plain && same != nil {
-		return &config{kubeadm: same.kubeadm, kubeadmDigest: same.kubeadmDigest}
+		return &config{kubeadm: same.kubeadm, kubeadmDigest: same.digestKubeadm(t.memory)}
 	}
-	c := &config{}
-	for _, base := range registration {
-		t.registration(c, node, base)
+	c := &config{kubeadm: make([]entry, 0, 96)}
+	t.registration(c, node, registration[0])
+	own := c.kubeadm
+	for _, base := range registration[1:] {
+		for _, e := range own {
+			e.path = base + strings.TrimPrefix(e.path, registration[0])
+			if item, ok := e.value.(map[string]any); ok {
+				e.value = maps.Clone(item)
+			}
+			c.kubeadm = append(c.kubeadm, e)
+		}
 	}
 	t.files(c, node)
 	t.registry(c, node)
 	t.systemServices(c, node)
 	t.users(c, node)
-	c.set("format", "cloud-config", from("bootstrap-format"))
+	c.set("format", "cloud-config", t.from("bootstrap-format"))
 	if plain {
-		t.plainConfigs[node.Role] = &config{kubeadm: c.kubeadm, kubeadmDigest: fingerprint(c.kubeadm)}
-		c.kubeadmDigest = t.plainConfigs[node.Role].kubeadmDigest
+		t.plainConfigs[node.Role] = c
 	}
 	return c
 }
@@ -150,7 +199,7 @@ func (t *translation) nodeConfig(node *legacy.Node, registration []string) *conf
 // plainNode tells whether nothing but the iSCSI name sets the node's configuration apart from others of its role. Such nodes share
 // one configuration and its origins.
 func (t *translation) plainNode(node *legacy.Node) bool {
-	for _, l := range t.reader.bySource[sourceIgnition+"/"+string(node.Role)+"-"+node.ID] {
+	for l := range t.reader.sections[t.of(node).ignition].all() {
 		if l.path != "file:"+fileInitiator && !strings.HasPrefix(l.path, "unit:data-") {
 			return false
 		}
@@ -164,19 +213,20 @@ const criSocket = "/run/containerd/containerd.sock"
 // registration names the node and its kubelet's flags. Name, provider ID and address come from the metadata that the provider
 // serves to the VM (init-join-proof.md 3).
 func (t *translation) registration(c *config, node *legacy.Node, base string) {
-	c.set(base+".name", "{{ ds.meta_data.local_hostname }}", from("node-registration"))
-	c.set(base+".criSocket", criSocket, from("node-registration"))
+	c.set(base+".name", "{{ ds.meta_data.local_hostname }}", t.from("node-registration"))
+	c.set(base+".criSocket", criSocket, t.from("node-registration"))
 	if node.Role == legacy.Master {
 		// Both taints are explicit: below 1.25 kubeadm sets only the second, and Cluster API's readiness gate wants the first (init-join-proof.md 6).
 		for _, taint := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
-			c.add(base+".taints", map[string]any{"key": taint, "effect": "NoSchedule"}, from("node-registration"))
+			c.add(base+".taints", map[string]any{"key": taint, "effect": "NoSchedule"}, t.from("node-registration"))
 		}
 	}
+	list := base + ".kubeletExtraArgs"
 	arg := func(name, value string, rule origin) {
-		c.add(base+".kubeletExtraArgs", map[string]any{"name": name, "value": value}, rule)
+		c.add(list, map[string]any{"name": name, "value": value}, rule)
 	}
-	arg("provider-id", "kvm://"+t.id+"/{{ ds.meta_data.instance_id }}", from("node-registration"))
-	arg("node-ip", "{{ ds.meta_data.local_ipv4 }}", from("node-registration", t.nodeSetting(node, "unit:"+unitKubelet+"#flag --node-ip")))
+	arg("provider-id", "kvm://"+t.id+"/{{ ds.meta_data.instance_id }}", t.from("node-registration"))
+	arg("node-ip", "{{ ds.meta_data.local_ipv4 }}", t.from("node-registration", t.nodeSetting(node, "unit:"+unitKubelet+"#flag --node-ip")))
 	t.nodeLabels(node, arg)
 	t.kubelet(node, arg)
 }
@@ -231,20 +281,28 @@ func (t *translation) nodeLabels(node *legacy.Node, arg func(name, value string,
 		rule = "worker-labels"
 		slices.SortFunc(leaves[2:], func(a, b *leaf) int { return strings.Compare(a.path, b.path) })
 	}
-	arg("node-labels", strings.Join(parts, ","), from(rule, leaves...))
+	arg("node-labels", strings.Join(parts, ","), t.from(rule, leaves...))
 }
 
 func validLabelValue(value string) bool { return len(validation.IsValidLabelValue(value)) == 0 }
 
 // customerLabels are the labels the customer asked for, which only KVMClusterConfig knows (legacy-system.md 2.2).
 func (t *translation) customerLabels(node *legacy.Node) map[string]*leaf {
+	of := t.of(node)
+	if of.labels == nil {
+		of.labels = t.readLabels(node)
+	}
+	return of.labels
+}
+
+func (t *translation) readLabels(node *legacy.Node) map[string]*leaf {
 	out := map[string]*leaf{}
 	if node.Role != legacy.Worker {
 		return out
 	}
 	var prefix string
 	for i := 0; ; i++ {
-		l := t.get(sourceCluster, at("spec.guest.workers", i, "id"))
+		l := t.at(sourceCluster, "spec.guest.workers", i, "id")
 		if l == nil {
 			return out
 		}
@@ -253,8 +311,8 @@ func (t *translation) customerLabels(node *legacy.Node) map[string]*leaf {
 			break
 		}
 	}
-	for _, l := range t.reader.bySource[sourceCluster] {
-		if !strings.HasPrefix(l.path, prefix+".") && !strings.HasPrefix(l.path, prefix+"[") {
+	for l := range t.reader.sections[sourceCluster].all() {
+		if below, found := strings.CutPrefix(l.path, prefix); !found || below == "" || below[0] != '.' && below[0] != '[' {
 			continue
 		}
 		name := strings.TrimPrefix(strings.Trim(strings.TrimPrefix(l.path, prefix), "."), "[")
@@ -297,7 +355,7 @@ func (t *translation) kubelet(node *legacy.Node, arg func(name, value string, ru
 		{"kube-reserved", "kubeReserved", "="},
 		{"system-reserved", "systemReserved", "="},
 	} {
-		t.pairs(node, file+group.field, group.sign, func(value string, leaves []*leaf) { arg(group.name, value, from("kubelet-config", leaves...)) })
+		t.pairs(node, file+group.field, group.sign, func(value string, leaves []*leaf) { arg(group.name, value, t.from("kubelet-config", leaves...)) })
 	}
 	for _, single := range []struct{ name, field string }{
 		{"eviction-max-pod-grace-period", "evictionMaxPodGracePeriod"},
@@ -306,8 +364,8 @@ func (t *translation) kubelet(node *legacy.Node, arg func(name, value string, ru
 		{"streaming-connection-idle-timeout", "streamingConnectionIdleTimeout"},
 		{"kernel-memcg-notification", "kernelMemcgNotification"},
 	} {
-		if l := t.nodeSetting(node, file+single.field); l != nil {
-			arg(single.name, l.text(), from("kubelet-config", l))
+		if l := t.nodeSetting(node, file, single.field); l != nil {
+			arg(single.name, l.text(), t.from("kubelet-config", l))
 		}
 	}
 	t.maxPods(node, file, arg)
@@ -317,14 +375,14 @@ func (t *translation) kubelet(node *legacy.Node, arg func(name, value string, ru
 		suites = append(suites, l.text())
 	}
 	if len(suites) > 0 {
-		arg("tls-cipher-suites", strings.Join(suites, ","), from("kubelet-config", leaves...))
+		arg("tls-cipher-suites", strings.Join(suites, ","), t.from("kubelet-config", leaves...))
 	}
-	if l := t.nodeSetting(node, file+"port"); l != nil {
-		arg("port", l.text(), from("kubelet-config", l, t.config("spec.cluster.kubernetes.kubelet.port")))
+	if l := t.nodeSetting(node, file, "port"); l != nil {
+		arg("port", l.text(), t.from("kubelet-config", l, t.config("spec.cluster.kubernetes.kubelet.port")))
 	}
 	t.containerLogs(node, arg)
 	t.featureGates(t.settings(node, file+"featureGates"), func(value string, rule origin) { arg("feature-gates", value, rule) })
-	if l := t.nodeSetting(node, file+"authorization.mode"); text(l) == "AlwaysAllow" {
+	if l := t.nodeSetting(node, file, "authorization.mode"); text(l) == "AlwaysAllow" {
 		t.find(idKubeletAuth, l, string(node.Role)+"s' kubelets answer unauthenticated requests today; new ones will not", "give scrapers a service account that may get nodes/metrics")
 	}
 }
@@ -346,7 +404,7 @@ func (t *translation) clusterDNS(node *legacy.Node, arg func(name, value string,
 			}
 		}
 		if value != "" {
-			arg(flag, value, from("kubelet-dns", append(running, l)...))
+			arg(flag, value, t.from("kubelet-dns", append(running, l)...))
 		}
 	}
 	carry("cluster-dns", t.config("spec.cluster.kubernetes.dns.ip"), t.settings(node, file+"clusterDNS["))
@@ -372,7 +430,7 @@ func (t *translation) pairs(node *legacy.Node, prefix, sign string, use func(val
 
 // maxPods follows the template variable ${MAX_PODS} to the script that sets it.
 func (t *translation) maxPods(node *legacy.Node, file string, arg func(name, value string, rule origin)) {
-	l := t.nodeSetting(node, file+"maxPods")
+	l := t.nodeSetting(node, file, "maxPods")
 	if l == nil {
 		return
 	}
@@ -388,7 +446,7 @@ func (t *translation) maxPods(node *legacy.Node, file string, arg func(name, val
 		t.refuse(l, idValue, fmt.Sprintf("the value of %s is set by a script that is not understood", value), "set the number of pods per node by hand")
 		return
 	}
-	arg("max-pods", value, from("kubelet-config", l, script))
+	arg("max-pods", value, t.from("kubelet-config", l, script))
 }
 
 // containerLogs carries Docker's log rotation: with containerd the kubelet rotates logs itself.
@@ -402,10 +460,10 @@ func (t *translation) containerLogs(node *legacy.Node, arg func(name, value stri
 		switch name {
 		case "max-size":
 			if size, ok := binarySize(value); ok {
-				arg("container-log-max-size", size, from("container-logs", l))
+				arg("container-log-max-size", size, t.from("container-logs", l))
 			}
 		case "max-file":
-			arg("container-log-max-files", value, from("container-logs", l))
+			arg("container-log-max-files", value, t.from("container-logs", l))
 		}
 	}
 }
@@ -433,7 +491,7 @@ func (t *translation) featureGates(leaves []*leaf, use func(value string, rule o
 		}
 	}
 	if len(parts) > 0 {
-		use(strings.Join(parts, ","), from("feature-gates", leaves...))
+		use(strings.Join(parts, ","), t.from("feature-gates", leaves...))
 	}
 }
 
@@ -479,25 +537,25 @@ func printable(text string) bool {
 // files carries the operating system settings of the legacy nodes.
 func (t *translation) files(c *config, node *legacy.Node) {
 	if l := t.nodeSetting(node, "file:"+fileSysctl); l != nil {
-		t.file(c, "/etc/sysctl.d/90-hardening.conf", "0644", l.text(), from("sysctl", l, t.nodeSetting(node, "unit:os-hardening.service")))
-		c.add("preKubeadmCommands", "sysctl --system", from("sysctl", l))
+		t.file(c, "/etc/sysctl.d/90-hardening.conf", "0644", l.text(), t.from("sysctl", l, t.nodeSetting(node, "unit:os-hardening.service")))
+		c.add("preKubeadmCommands", "sysctl --system", t.from("sysctl", l))
 	}
 	if l := t.nodeSetting(node, "file:"+fileModules); l != nil {
 		// nf_conntrack_ipv4 went into nf_conntrack with Linux 4.19.
 		lines := strings.ReplaceAll(l.text(), "nf_conntrack_ipv4", "nf_conntrack")
-		t.file(c, "/etc/modules-load.d/ip_vs.conf", "0644", strings.TrimRight(lines, "\n")+"\n", from("modules", l))
-		c.add("preKubeadmCommands", "systemctl restart systemd-modules-load.service", from("modules", l))
+		t.file(c, "/etc/modules-load.d/ip_vs.conf", "0644", strings.TrimRight(lines, "\n")+"\n", t.from("modules", l))
+		c.add("preKubeadmCommands", "systemctl restart systemd-modules-load.service", t.from("modules", l))
 	}
 	if l := t.nodeSetting(node, "file:"+fileISCSI); l != nil {
-		c.add("files", map[string]any{"path": fileISCSI, "owner": "root:root", "permissions": "0600", "content": l.text(), "append": true}, from("iscsi-daemon", l))
+		c.add("files", map[string]any{"path": fileISCSI, "owner": "root:root", "permissions": "0600", "content": l.text(), "append": true}, t.from("iscsi-daemon", l))
 	}
 	if l := t.nodeSetting(node, "file:"+fileSSHCA); l != nil {
-		t.file(c, fileSSHCA, "0644", l.text(), from("ssh", l))
+		t.file(c, fileSSHCA, "0644", l.text(), t.from("ssh", l))
 	}
 	if l := t.nodeSetting(node, "file:"+fileSSHD); l != nil {
 		// Debian's sshd_config includes this directory first, and the first value of a keyword wins.
-		t.file(c, "/etc/ssh/sshd_config.d/10-legacy.conf", "0600", withoutSubsystem(l.text()), from("ssh", l))
-		c.add("preKubeadmCommands", "systemctl reload ssh.service", from("ssh", l))
+		t.file(c, "/etc/ssh/sshd_config.d/10-legacy.conf", "0600", withoutSubsystem(l.text()), t.from("ssh", l))
+		c.add("preKubeadmCommands", "systemctl reload ssh.service", t.from("ssh", l))
 	}
 	t.kubeProxy(c, node)
 }
@@ -531,19 +589,19 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 		}
 		leaves = append(leaves, subnet, t.config("spec.cluster.calico.cidr"))
 	}
-	t.file(c, fileProxy, "0644", string(content.Content), from("kube-proxy", append(leaves, conntrack)...))
+	t.file(c, fileProxy, "0644", string(content.Content), t.from("kube-proxy", append(leaves, conntrack)...))
 	worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig)
 	if worker == nil {
 		return
 	}
-	t.file(c, fileProxyKubeconfig, "0644", worker.text(), from("kube-proxy", worker))
+	t.file(c, fileProxyKubeconfig, "0644", worker.text(), t.from("kube-proxy", worker))
 	for _, part := range []string{"ca", "crt", "key"} {
 		path := "/etc/kubernetes/ssl/worker-" + part + ".pem"
 		source := t.get(sourceSecret+"/worker", "data."+part)
 		if source == nil {
 			continue
 		}
-		t.secretFile(c, path, "worker-"+part+".pem", withNewline([]byte(source.text())), from("kube-proxy", source, t.setting(legacy.Worker, "file:"+path)))
+		t.secretFile(c, path, "worker-"+part+".pem", withNewline([]byte(source.text())), t.from("kube-proxy", source, t.setting(legacy.Worker, "file:"+path)))
 	}
 }
 
@@ -568,7 +626,6 @@ func nestedKey(o *Object, name string) (any, bool) {
 
 // registry carries registry mirrors, credentials and proxies of Docker to containerd and the kubelet.
 func (t *translation) registry(c *config, node *legacy.Node) {
-	restart := origin{rule: "proxy"}
 	if mirrors := t.settings(node, "file:"+fileDockerDaemon+"#registry-mirrors["); len(mirrors) > 0 {
 		// Docker uses mirrors for its own hub only, so containerd gets them for that host only.
 		var hosts strings.Builder
@@ -576,31 +633,33 @@ func (t *translation) registry(c *config, node *legacy.Node) {
 		for _, l := range mirrors {
 			fmt.Fprintf(&hosts, "\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", l.text())
 		}
-		t.file(c, "/etc/containerd/certs.d/docker.io/hosts.toml", "0644", hosts.String(), from("registry", mirrors...))
+		t.file(c, "/etc/containerd/certs.d/docker.io/hosts.toml", "0644", hosts.String(), t.from("registry", mirrors...))
 	}
 	if auths := t.settings(node, "file:"+fileDockerAuth); len(auths) > 0 {
 		// The kubelet reads pull credentials in Docker's format, whatever the runtime. The directory is a mount of its own,
 		// made after cloud-init writes files, so the file is put there by a command.
 		file := node.Ignition.File(fileDockerAuth)
-		t.secretFile(c, "/etc/kubernetes/registry-auth.json", "registry-auth.json", file.Content, from("registry-auth", auths...))
-		c.add("preKubeadmCommands", "install -D -m 0600 /etc/kubernetes/registry-auth.json /var/lib/kubelet/config.json", from("registry-auth", auths...))
+		t.secretFile(c, "/etc/kubernetes/registry-auth.json", "registry-auth.json", file.Content, t.from("registry-auth", auths...))
+		c.add("preKubeadmCommands", "install -D -m 0600 /etc/kubernetes/registry-auth.json /var/lib/kubelet/config.json", t.from("registry-auth", auths...))
 	}
 	var lines []string
+	var proxies []*leaf
 	for _, l := range t.settings(node, "unit:"+unitDocker+"/") {
 		_, name, found := strings.Cut(l.path, "#Environment ")
 		if found && strings.HasSuffix(strings.ToLower(name), "_proxy") && l.text() != "" {
 			lines = append(lines, "Environment=\""+name+"="+strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(l.text())+"\"")
-			restart.leaves = append(restart.leaves, l)
+			proxies = append(proxies, l)
 		}
 	}
 	if len(lines) > 0 {
+		restart := t.from("proxy", proxies...)
 		dropin := []byte("[Service]\n" + strings.Join(lines, "\n") + "\n")
 		t.secretFile(c, "/etc/systemd/system/containerd.service.d/10-proxy.conf", "proxy.conf", dropin, restart)
 		c.add("preKubeadmCommands", "systemctl daemon-reload && systemctl restart containerd.service", restart)
 	}
 	if t.dockerCIDR == "carry" {
 		l := t.config("spec.cluster.docker.daemon.cidr")
-		rule := from("docker-cidr", l, t.nodeSetting(node, "unit:"+unitDocker+"/10-giantswarm-extra-args.conf#Environment DOCKER_OPT_BIP"))
+		rule := t.from("docker-cidr", l, t.nodeSetting(node, "unit:"+unitDocker+"/10-giantswarm-extra-args.conf#Environment DOCKER_OPT_BIP"))
 		t.file(c, "/etc/systemd/system/docker.service.d/10-bridge.conf", "0644", "[Service]\nEnvironment=\"DOCKER_OPT_BIP=--bip="+l.text()+"\"\n", rule)
 	}
 }
@@ -610,12 +669,12 @@ func (t *translation) systemServices(c *config, node *legacy.Node) {
 	var names []string
 	var leaves []*leaf
 	for _, name := range []string{"iscsid.service", "multipathd.service"} {
-		if l := t.nodeSetting(node, "unit:"+name); text(l) == "enabled" {
+		if l := t.nodeSetting(node, "unit:", name); text(l) == "enabled" {
 			names, leaves = append(names, name), append(leaves, l)
 		}
 	}
 	if len(names) > 0 {
-		c.add("preKubeadmCommands", "systemctl enable --now "+strings.Join(names, " "), from("iscsi-daemon", leaves...))
+		c.add("preKubeadmCommands", "systemctl enable --now "+strings.Join(names, " "), t.from("iscsi-daemon", leaves...))
 	}
 }
 
@@ -646,7 +705,7 @@ func (t *translation) users(c *config, node *legacy.Node) {
 		if len(keys) > 0 {
 			item["sshAuthorizedKeys"] = keys
 		}
-		c.add("users", item, from("users", leaves...))
+		c.add("users", item, t.from("users", leaves...))
 	}
 }
 
@@ -655,7 +714,7 @@ func (t *translation) listedUsers(running []legacy.IgnitionUser) ([]legacy.Ignit
 	users := slices.Clone(running)
 	byName := map[string][]*leaf{}
 	for i := 0; ; i++ {
-		name, sshKey := t.config(at("spec.cluster.kubernetes.ssh.userList", i, "name")), t.config(at("spec.cluster.kubernetes.ssh.userList", i, "publicKey"))
+		name, sshKey := t.configAt("spec.cluster.kubernetes.ssh.userList", i, "name"), t.configAt("spec.cluster.kubernetes.ssh.userList", i, "publicKey")
 		if name == nil && sshKey == nil {
 			return users, byName
 		}

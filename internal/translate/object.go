@@ -2,7 +2,6 @@ package translate
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,6 +21,12 @@ type Object struct {
 	Note string
 	// kind is the object's kind, which is asked for often.
 	kind string
+	// memory is the translation's, as long as it works on the object.
+	memory *memory
+	// list is the path that was added to last, and where it is: lists are filled item after item.
+	list       string
+	listParent map[string]any
+	listName   string
 	// Values lists every leaf below data, spec and metadata.{labels,annotations}, in the order they were set.
 	Values []Value
 }
@@ -51,81 +56,80 @@ func (o *Object) Ref() string {
 	return o.GetKind() + "/" + o.GetNamespace() + "/" + o.GetName()
 }
 
-func newObject(apiVersion, kind, namespace, name, phase string) *Object {
-	o := &Object{Phase: phase, kind: kind, Values: make([]Value, 0, 32)}
-	o.Object = map[string]any{}
-	o.SetAPIVersion(apiVersion)
-	o.SetKind(kind)
-	o.SetName(name)
+// newObject makes an object without values.
+func (t *translation) newObject(apiVersion, kind, namespace, name, phase string) *Object {
+	metadata := map[string]any{"name": name}
 	if namespace != "" {
-		o.SetNamespace(namespace)
+		metadata["namespace"] = namespace
 	}
+	o := &Object{Phase: phase, kind: kind, memory: t.memory, Values: make([]Value, 0, 24)}
+	o.Object = map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata}
 	return o
 }
 
-// origin is where a value comes from.
+// origin is where a value comes from, with the leaves that will be told.
 type origin struct {
-	rule      string
-	leaves    []*leaf
-	generated bool
+	*Origin
+	leaves []*leaf
 }
 
 // set puts value at path (dots separate, a key in brackets is taken literally) and records its origin leaf by leaf.
 func (o *Object) set(path string, value any, from origin) {
-	segments := splitPath(path)
-	parent := o.Object
-	for _, name := range segments[:len(segments)-1] {
-		next, ok := parent[name].(map[string]any)
-		if !ok {
-			next = map[string]any{}
-			parent[name] = next
-		}
-		parent = next
-	}
-	parent[segments[len(segments)-1]] = value
+	parent, last := o.parent(path)
+	parent[last] = value
+	o.list = ""
 	o.record(path, value, from)
 }
 
 // add appends item to the list at path and records its origin.
 func (o *Object) add(path string, item any, from origin) {
-	segments := splitPath(path)
-	list, _, err := unstructured.NestedFieldNoCopy(o.Object, segments...)
-	items, ok := list.([]any)
-	if err != nil || !ok {
-		items = nil
+	if o.list != path {
+		o.list = path
+		o.listParent, o.listName = o.parent(path)
 	}
-	at := path + "[" + strconv.Itoa(len(items)) + "]"
-	parent := o.Object
-	for _, name := range segments[:len(segments)-1] {
+	items, _ := o.listParent[o.listName].([]any)
+	o.listParent[o.listName] = append(items, item)
+	o.memory.scratch = appendPosition(append(o.memory.scratch[:0], path...), len(items))
+	o.record(o.memory.name(o.memory.scratch), item, from)
+}
+
+// parent returns the map that holds the value at path, and the value's name in it. It makes the maps on the way.
+func (o *Object) parent(path string) (parent map[string]any, last string) {
+	parent = o.Object
+	name, rest := cutPath(path)
+	for rest != "" {
 		next, ok := parent[name].(map[string]any)
 		if !ok {
 			next = map[string]any{}
 			parent[name] = next
 		}
 		parent = next
+		name, rest = cutPath(rest)
 	}
-	parent[segments[len(segments)-1]] = append(items, item)
-	o.record(at, item, from)
+	return parent, name
 }
 
+// record notes where the leaves of value come from, and tells the legacy leaves where they went.
 func (o *Object) record(path string, value any, from origin) {
-	shared := &Origin{Rule: from.rule, Generated: from.generated}
 	if len(from.leaves) > 0 {
-		shared.From = make([]string, 0, len(from.leaves))
-		target := o.kind + " " + pattern(path)
+		target := o.memory.target(o.kind, path)
 		for _, l := range from.leaves {
-			shared.From = append(shared.From, l.key())
+			if l.targets == nil {
+				l.targets = o.memory.list(1)
+			}
 			l.targets = appendNew(l.targets, target)
 			if l.rule == "" {
-				l.rule = from.rule
+				l.rule = from.Rule
 			}
 		}
 	}
 	switch value.(type) {
 	case map[string]any, []any:
-		walk(path, value, func(p string, v any) { o.Values = append(o.Values, Value{Path: p, After: v, Origin: shared}) })
+		o.memory.walker.walk(path, value, func(p []byte, v any) {
+			o.Values = append(o.Values, Value{Path: o.memory.name(p), After: v, Origin: from.Origin})
+		})
 	default:
-		o.Values = append(o.Values, Value{Path: path, After: value, Origin: shared})
+		o.Values = append(o.Values, Value{Path: path, After: value, Origin: from.Origin})
 	}
 }
 
@@ -136,21 +140,15 @@ func appendNew(list []string, item string) []string {
 	return append(list, item)
 }
 
-func splitPath(path string) []string {
-	var segments []string
-	for path != "" {
-		if path[0] == '[' {
-			end := strings.IndexByte(path, ']')
-			segments = append(segments, path[1:end])
-			path = strings.TrimPrefix(path[end+1:], ".")
-			continue
-		}
-		end := strings.IndexAny(path, ".[")
-		if end < 0 {
-			return append(segments, path)
-		}
-		segments = append(segments, path[:end])
-		path = strings.TrimPrefix(path[end:], ".")
+// cutPath returns the first segment of a path and what comes after it.
+func cutPath(path string) (first, rest string) {
+	if path[0] == '[' {
+		first, rest, _ = strings.Cut(path[1:], "]")
+		return first, strings.TrimPrefix(rest, ".")
 	}
-	return segments
+	end := strings.IndexAny(path, ".[")
+	if end < 0 {
+		return path, ""
+	}
+	return path[:end], strings.TrimPrefix(path[end:], ".")
 }

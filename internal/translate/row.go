@@ -15,6 +15,8 @@ type row struct {
 	parts []string
 	// why is the reason for dropping, or what there is to decide.
 	why string
+	// unneeded is the reason for dropping a derived field that the rule did not look at.
+	unneeded string
 }
 
 // fieldsOf groups the rows of one kind of source.
@@ -23,60 +25,85 @@ type fieldsOf struct {
 	rows   []row
 }
 
-func mapped(path, rule string) row  { return row{path: path, is: Mapped, rule: rule} }
-func derived(path, rule string) row { return row{path: path, is: Derived, rule: rule} }
-func dropped(path, why string) row  { return row{path: path, is: Dropped, why: why} }
-func decide(path, why string) row   { return row{path: path, is: NeedsDecision, why: why} }
+func mapped(path, rule string) row { return row{path: path, is: Mapped, rule: rule} }
+func derived(path, rule string) row {
+	return row{path: path, is: Derived, rule: rule, unneeded: "rule " + rule + " had no need of it: other fields say the same, or it is the default by now"}
+}
+func dropped(path, why string) row { return row{path: path, is: Dropped, why: why} }
+func decide(path, why string) row  { return row{path: path, is: NeedsDecision, why: why} }
 
 // table finds the row of a field: an exact pattern first, then the first wildcard row that matches.
 type table struct {
-	exact map[string]map[string]row
-	wild  map[string][]row
+	groups map[string]*group
+}
+
+// group is the rows of one kind of source, or of one part of a kind.
+type group struct {
+	exact map[string]*row
+	wild  []*row
 }
 
 func newTable() *table {
-	t := &table{exact: map[string]map[string]row{}, wild: map[string][]row{}}
-	for _, group := range allFields() {
-		exact := map[string]row{}
-		t.exact[group.source] = exact
-		for _, r := range group.rows {
-			r.source = group.source
+	t := &table{groups: map[string]*group{}}
+	for _, fields := range allFields() {
+		g := &group{exact: make(map[string]*row, len(fields.rows))}
+		t.groups[fields.source] = g
+		for i := range fields.rows {
+			r := &fields.rows[i]
+			r.source = fields.source
 			if strings.Contains(r.path, "*") {
 				r.parts = strings.Split(r.path, "*")
-				t.wild[group.source] = append(t.wild[group.source], r)
+				g.wild = append(g.wild, r)
 				continue
 			}
-			exact[r.path] = r
+			g.exact[r.path] = r
 		}
 	}
 	return t
 }
 
-// find returns the row for a field of a source such as Secret/worker or Ignition/worker-k3m9a. Rows for the part go before rows for
-// the kind; of an Ignition, the part is the role.
-func (t *table) find(source, path string) (row, bool) {
+// find returns the row for a field of a source such as Secret/worker or Ignition/worker-k3m9a, for who asks about single fields.
+func (t *table) find(source, path string) (*row, bool) { //nolint:unparam // account goes over one source after the other and takes the longer way.
+	r := t.of(source).find(pattern(path))
+	return r, r != nil
+}
+
+// rows are what the table has for one source: rows for the part go before rows for the kind; of an Ignition, the part is the role.
+type rows [2]*group
+
+// of returns the rows for a source.
+func (t *table) of(source string) rows {
 	kind, part, _ := strings.Cut(source, "/")
 	if kind == sourceIgnition {
 		part, _, _ = strings.Cut(part, "-")
 	}
-	candidates := [2]string{kind, kind}
-	if part != "" {
-		candidates[0] = source[:len(kind)+1+len(part)]
+	if part == "" {
+		return rows{t.groups[kind]}
 	}
-	p := pattern(path)
-	for _, candidate := range candidates {
-		if r, ok := t.exact[candidate][p]; ok {
-			return r, true
+	return rows{t.groups[source[:len(kind)+1+len(part)]], t.groups[kind]}
+}
+
+// find returns the row for a path with [] for list positions, nil if there is none.
+func (r rows) find(pattern string) *row {
+	for _, g := range r {
+		if g == nil {
+			continue
+		}
+		if exact := g.exact[pattern]; exact != nil {
+			return exact
 		}
 	}
-	for _, candidate := range candidates {
-		for _, r := range t.wild[candidate] {
-			if matches(r.parts, p) {
-				return r, true
+	for _, g := range r {
+		if g == nil {
+			continue
+		}
+		for _, wild := range g.wild {
+			if matches(wild.parts, pattern) {
+				return wild
 			}
 		}
 	}
-	return row{}, false
+	return nil
 }
 
 // matches tells whether a pattern with * covers a path. A star stands for any text, also an empty one.

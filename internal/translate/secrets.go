@@ -36,9 +36,9 @@ func (t *translation) certificateAuthority() {
 	}
 	for _, suffix := range []string{"ca", "etcd"} {
 		o := t.secretObject(suffix, PhaseTranslate)
-		data(o, "tls.crt", withNewline(certificate), from("ca", leaves...))
+		data(o, "tls.crt", withNewline(certificate), t.from("ca", leaves...))
 		if t.opts.CAKey != nil {
-			data(o, "tls.key", withNewline(t.opts.CAKey), from("ca-key"))
+			data(o, "tls.key", withNewline(t.opts.CAKey), t.from("ca-key"))
 		}
 		o.Note = "the CA key is given by the operator; it is exposed to everybody who may read Secrets in this namespace"
 		t.add(o)
@@ -61,17 +61,39 @@ func (t *translation) serviceAccount() {
 		t.find(idSecret, nil, "there is no service-account key: Secret default/"+t.id+"-service-account is missing", "restore it; tokens signed by another key are worthless")
 		return
 	}
-	public, err := publicKey([]byte(l.text()))
+	public, err := t.public()
 	if err != nil && !t.cluster.Redacted {
 		t.refuse(l, idSecret, "the service-account key cannot be read: "+err.Error(), "restore Secret default/"+t.id+"-service-account")
 		return
 	}
 	o := t.secretObject("sa", PhaseTranslate)
 	if err == nil {
-		data(o, "tls.crt", public, from("service-account", l))
+		data(o, "tls.crt", public, t.from("service-account", l))
 	}
-	data(o, "tls.key", withNewline([]byte(l.text())), from("service-account", l))
+	data(o, "tls.key", withNewline([]byte(l.text())), t.from("service-account", l))
 	t.add(o)
+}
+
+// publicKeyOf starts deriving the public key of the cluster's service-account key, which takes as long as a tenth of everything else
+// because the private key is checked. The returned function waits for it.
+func publicKeyOf(cluster *legacy.Cluster) func() ([]byte, error) {
+	certificate, ok := cluster.Certificates["service-account"]
+	if !ok {
+		return func() ([]byte, error) { return nil, errNoKey }
+	}
+	type result struct {
+		public []byte
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		public, err := publicKey(certificate.Secret.Object.Data["key"])
+		done <- result{public, err}
+	}()
+	return func() ([]byte, error) {
+		r := <-done
+		return r.public, r.err
+	}
 }
 
 var errNoKey = errors.New("it holds no PEM private key")
@@ -120,8 +142,8 @@ const generatedNote = "made when the object is applied"
 // frontProxy makes <id>-proxy, a new CA of its own: reusing the cluster's CA would let any client certificate act as front proxy.
 func (t *translation) frontProxy() {
 	o := t.secretObject("proxy", PhaseTranslate)
-	rule := from("front-proxy")
-	rule.generated = true
+	rule := t.from("front-proxy")
+	rule.Generated = true
 	data(o, "tls.crt", []byte(generatedNote), rule)
 	data(o, "tls.key", []byte(generatedNote), rule)
 	o.Note = "a new CA; API servers publish it beside the legacy one, so aggregated API servers trust both"
@@ -136,7 +158,7 @@ func (t *translation) kubeconfig() {
 		return
 	}
 	o := t.secretObject("kubeconfig", PhaseTranslate)
-	data(o, "value", []byte(l.text()), from("kubeconfig", l))
+	data(o, "value", []byte(l.text()), t.from("kubeconfig", l))
 	o.Note = "uses a legacy client certificate; renewed from the CA before that expires"
 	t.add(o)
 }
@@ -155,7 +177,7 @@ func (t *translation) encryption() {
 		}
 		return
 	}
-	keyLeaf := t.setting(legacy.Master, "file:"+fileEncryption+"#"+path)
+	keyLeaf := t.setting(legacy.Master, "file:"+fileEncryption+"#", path)
 	if secret != nil && keyLeaf != nil && strings.TrimSpace(secret.text()) != keyLeaf.text() {
 		t.refuse(secret, idEncryption, "the key in the Secret is not the one the API server was started with", "find out which key encrypts the data in etcd before anything else")
 		return
@@ -167,7 +189,7 @@ func (t *translation) encryption() {
 			leaves = append(leaves, l)
 		}
 	}
-	data(o, "config", configured, from("encryption", leaves...))
+	data(o, "config", configured, t.from("encryption", leaves...))
 	t.add(o)
 }
 

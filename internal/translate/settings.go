@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -25,53 +23,51 @@ type setting struct {
 // of a role differ in two or three files only.
 func (r *reader) ignition(cluster *legacy.Cluster) {
 	for _, role := range []legacy.Role{legacy.Master, legacy.Worker} {
-		var nodes []*legacy.Node
-		var documents [][]part
-		for i := range cluster.Nodes {
-			if node := &cluster.Nodes[i]; node.Role == role && node.Ignition != nil {
-				nodes = append(nodes, node)
-				documents = append(documents, partsOf(node.Ignition))
-			}
-		}
-		if len(nodes) > 0 {
-			r.role(role, nodes, documents)
+		documents := r.memory.documents(cluster, role)
+		if len(documents) > 0 {
+			r.role(role, documents)
 		}
 	}
 }
 
-func (r *reader) role(role legacy.Role, nodes []*legacy.Node, documents [][]part) {
-	shared := sourceIgnition + "/" + string(role)
-	have := make([]map[string]part, len(documents))
-	for i, document := range documents {
-		have[i] = make(map[string]part, len(document))
-		for _, p := range document {
-			if _, twice := have[i][p.name]; !twice {
-				have[i][p.name] = p
+func (r *reader) role(role legacy.Role, documents []document) {
+	into := r.section(sourceIgnition+"/"+string(role), "Ignition of "+string(role)+"s")
+	for place, p := range documents[0].parts {
+		switch {
+		case documents[0].byName[p.name] != place: // named twice: the first counts
+		case inAll(documents, p):
+			for _, s := range r.settingsOf(p) {
+				r.add(into, s.value, s.secret, s.path)
 			}
+		default:
+			r.differing(into, documents, p.name)
 		}
 	}
 	done := map[string]bool{}
-	for i, document := range documents {
-		for _, p := range document {
-			if done[p.name] {
-				continue
+	for i := range documents[1:] {
+		if !documents[i+1].own {
+			continue
+		}
+		for _, p := range documents[i+1].parts {
+			if _, first := documents[0].byName[p.name]; !first && !done[p.name] {
+				done[p.name] = true
+				r.differing(into, documents, p.name)
 			}
-			done[p.name] = true
-			if i == 0 && inAll(have, p) {
-				for _, s := range p.read(r.files) {
-					r.add(shared, "Ignition of "+string(role)+"s", s.path, s.value, s.secret)
-				}
-				continue
-			}
-			r.differing(shared, role, nodes, have, p.name)
 		}
 	}
 }
 
-// inAll tells whether every document has the same part.
-func inAll(documents []map[string]part, p part) bool {
-	for _, document := range documents[1:] {
-		if other, ok := document[p.name]; !ok || !p.equal(other) {
+// inAll tells whether every document has the same part as the first.
+func inAll(documents []document, p part) bool {
+	for i := range documents[1:] {
+		d := &documents[i+1]
+		if !d.own {
+			if !p.equal(d.counterpart(p)) {
+				return false
+			}
+			continue
+		}
+		if other, ok := d.find(p.name); !ok || !p.equal(other) {
 			return false
 		}
 	}
@@ -79,17 +75,17 @@ func inAll(documents []map[string]part, p part) bool {
 }
 
 // differing adds a part that is not the same on all nodes: its settings that are the same nevertheless once, the others per node.
-func (r *reader) differing(shared string, role legacy.Role, nodes []*legacy.Node, documents []map[string]part, name string) {
-	settings := make([]map[string]setting, len(nodes))
+func (r *reader) differing(into *section, documents []document, name string) {
+	settings := make([]map[string]setting, len(documents))
 	var order []string
 	seen := map[string]bool{}
-	for i := range nodes {
+	for i := range documents {
 		settings[i] = map[string]setting{}
-		p, ok := documents[i][name]
+		p, ok := documents[i].find(name)
 		if !ok {
 			continue
 		}
-		for _, s := range p.read(r.files) {
+		for _, s := range r.settingsOf(p) {
 			settings[i][s.path] = s
 			if !seen[s.path] {
 				seen[s.path] = true
@@ -99,12 +95,13 @@ func (r *reader) differing(shared string, role legacy.Role, nodes []*legacy.Node
 	}
 	for _, path := range order {
 		if s, same := common(settings, path); same {
-			r.add(shared, "Ignition of "+string(role)+"s", path, s.value, s.secret)
+			r.add(into, s.value, s.secret, path)
 			continue
 		}
-		for i := range nodes {
+		for i := range documents {
 			if s, ok := settings[i][path]; ok {
-				r.add(shared+"-"+nodes[i].ID, nodes[i].ConfigMap.Ref.String(), path, s.value, s.secret)
+				node := documents[i].node
+				r.add(r.section(into.source+"-"+node.ID, node.ConfigMap.Ref.String()), s.value, s.secret, path)
 			}
 		}
 	}
@@ -125,111 +122,7 @@ func common(documents []map[string]setting, path string) (setting, bool) {
 	return first, true
 }
 
-// part is a file, unit, user or other piece of an Ignition document that can be compared before it is read.
-type part struct {
-	name      string
-	file      *legacy.IgnitionFile
-	unit      *legacy.IgnitionUnit
-	user      *legacy.IgnitionUser
-	directory *legacy.IgnitionDirectory
-	raw       any
-}
-
-// partsOf lists the parts of a document in its own order.
-func partsOf(ignition *legacy.Ignition) []part {
-	out := make([]part, 0, len(ignition.Files)+len(ignition.Units)+len(ignition.Users)+8)
-	for i := range ignition.Files {
-		out = append(out, part{name: "file:" + ignition.Files[i].Path, file: &ignition.Files[i]})
-	}
-	for i := range ignition.Directories {
-		out = append(out, part{name: "directory:" + ignition.Directories[i].Path, directory: &ignition.Directories[i]})
-	}
-	for i := range ignition.Units {
-		out = append(out, part{name: "unit:" + ignition.Units[i].Name, unit: &ignition.Units[i]})
-	}
-	for i := range ignition.Users {
-		out = append(out, part{name: "user:" + ignition.Users[i].Name, user: &ignition.Users[i]})
-	}
-	for _, name := range sortedKeys(ignition.Raw) {
-		switch name {
-		case "passwd", "storage", "systemd":
-			document, _ := ignition.Raw[name].(map[string]any)
-			for _, below := range sortedKeys(document) {
-				if !slices.Contains([]string{"users", "files", "directories", "units"}, below) {
-					out = append(out, part{name: "document:" + name + "." + below, raw: document[below]})
-				}
-			}
-		default:
-			out = append(out, part{name: "document:" + name, raw: ignition.Raw[name]})
-		}
-	}
-	return out
-}
-
-func (p part) equal(other part) bool {
-	switch {
-	case p.file != nil && other.file != nil:
-		return p.file.Secret == other.file.Secret && bytes.Equal(p.file.Content, other.file.Content)
-	case p.unit != nil && other.unit != nil:
-		return unitText(*p.unit) == unitText(*other.unit) && slices.Equal(p.unit.Dropins, other.unit.Dropins)
-	case p.user != nil && other.user != nil:
-		return p.user.Shell == other.user.Shell && slices.Equal(p.user.Groups, other.user.Groups) && slices.Equal(p.user.SSHAuthorizedKeys, other.user.SSHAuthorizedKeys)
-	case p.directory != nil && other.directory != nil:
-		return *p.directory == *other.directory
-	}
-	return reflect.DeepEqual(p.raw, other.raw)
-}
-
-// read takes a part apart. Files whose content is configuration are read setting by setting, so that a single new flag is seen;
-// all others are one setting.
-func (p part) read(files *fileMemory) []setting {
-	switch {
-	case p.file != nil:
-		parts := files.read(*p.file)
-		if parts == nil {
-			return []setting{{p.name, string(p.file.Content), p.file.Secret}}
-		}
-		return prefixed(p.name+"#", parts)
-	case p.unit != nil:
-		var out []setting
-		if parts := readUnit(*p.unit); parts != nil {
-			out = prefixed(p.name+"#", parts)
-		} else {
-			out = []setting{{p.name, unitText(*p.unit), false}}
-		}
-		for _, dropin := range p.unit.Dropins {
-			out = append(out, prefixed(p.name+"/"+dropin.Name+"#", readDropin(dropin))...)
-		}
-		return out
-	case p.user != nil:
-		var out []setting
-		if p.user.UID != nil {
-			out = append(out, setting{"uid", int64(*p.user.UID), false})
-		}
-		for i, group := range p.user.Groups {
-			out = append(out, setting{at("groups", i, ""), group, false})
-		}
-		out = append(out, setting{"shell", p.user.Shell, false})
-		for i, sshKey := range p.user.SSHAuthorizedKeys {
-			out = append(out, setting{at("sshAuthorizedKeys", i, ""), sshKey, false})
-		}
-		return prefixed(p.name+"#", out)
-	case p.directory != nil:
-		return []setting{{p.name, "mode " + strconv.FormatInt(int64(p.directory.Mode), 8), false}}
-	}
-	var out []setting
-	walk(p.name, p.raw, func(path string, value any) { out = append(out, setting{path, value, false}) })
-	return out
-}
-
-func prefixed(prefix string, settings []setting) []setting {
-	for i := range settings {
-		settings[i].path = prefix + settings[i].path
-	}
-	return settings
-}
-
-func unitText(unit legacy.IgnitionUnit) string {
+func unitText(unit *legacy.IgnitionUnit) string {
 	switch {
 	case unit.Mask:
 		return "masked"
@@ -271,28 +164,38 @@ const (
 // fileMemory remembers configuration files that were taken apart: the nodes of a fleet are booted with a few dozen different ones,
 // and parsing them is the most expensive part of a translation.
 type fileMemory struct {
-	mu   sync.Mutex
-	seen map[[sha256.Size]byte][]setting
+	mu   sync.RWMutex
+	seen map[fileID][]setting
+}
+
+// fileID tells files apart by path and content.
+type fileID struct {
+	path    string
+	content [sha256.Size]byte
 }
 
 // maxRemembered bounds the memory of a fleet in which every file differs.
 const maxRemembered = 4096
 
-func (m *fileMemory) read(file legacy.IgnitionFile) []setting {
+// read returns the settings of a file with their whole paths, which nobody may change; nil when the file is one setting.
+func (m *fileMemory) read(file *legacy.IgnitionFile) []setting {
 	if !isConfiguration(file.Path) {
 		return nil
 	}
-	id := sha256.Sum256(append([]byte(file.Path+"\x00"), file.Content...))
+	id := fileID{path: file.Path, content: sha256.Sum256(file.Content)}
+	m.mu.RLock()
+	settings, known := m.seen[id]
+	m.mu.RUnlock()
+	if known {
+		return settings
+	}
+	settings = readFile(file)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	settings, known := m.seen[id]
-	if !known {
-		settings = readFile(file)
-		if len(m.seen) < maxRemembered {
-			m.seen[id] = settings
-		}
+	if len(m.seen) < maxRemembered {
+		m.seen[id] = settings
 	}
-	return slices.Clone(settings)
+	return settings
 }
 
 // isConfiguration tells whether a file is read setting by setting.
@@ -306,10 +209,11 @@ func isConfiguration(path string) bool {
 
 // readFile takes configuration files apart; nil means the file is one setting. A file that does not parse is one setting too:
 // its row then sees a text it does not understand and asks for a decision.
-func readFile(file legacy.IgnitionFile) []setting {
+func readFile(file *legacy.IgnitionFile) []setting {
+	prefix := "file:" + file.Path + "#"
 	switch file.Path {
 	case fileAPIServer, fileControllerManager, fileScheduler:
-		return readManifest(file.Content)
+		return readManifest(prefix, file.Content)
 	case fileKubelet, fileProxy, fileDockerDaemon, fileDockerAuth, fileEncryption:
 		document := decode(file.Content)
 		if document == nil {
@@ -318,7 +222,7 @@ func readFile(file legacy.IgnitionFile) []setting {
 		var out []setting
 		walk("", document, func(p string, v any) {
 			secret := file.Path == fileDockerAuth && strings.HasSuffix(p, "auth") || file.Path == fileEncryption && strings.HasSuffix(p, ".secret")
-			out = append(out, setting{strings.TrimPrefix(p, "."), v, secret})
+			out = append(out, setting{prefix + p, v, secret})
 		})
 		return out
 	}
@@ -341,7 +245,7 @@ func decode(content []byte) map[string]any {
 }
 
 // readManifest reads image, flags and resources of a static pod with one container; the rest of the pod is one setting.
-func readManifest(content []byte) []setting {
+func readManifest(prefix string, content []byte) []setting {
 	pod := decode(content)
 	spec, _ := pod["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
@@ -350,7 +254,7 @@ func readManifest(content []byte) []setting {
 	}
 	container, _ := containers[0].(map[string]any)
 	image, _ := container["image"].(string)
-	out := []setting{{"image", image, false}}
+	out := []setting{{prefix + "image", image, false}}
 	command, _ := container["command"].([]any)
 	args, _ := container["args"].([]any)
 	for i, item := range append(slices.Clip(command), args...) {
@@ -359,24 +263,25 @@ func readManifest(content []byte) []setting {
 			continue
 		}
 		name, value, _ := strings.Cut(word, "=")
-		out = append(out, setting{"flag " + name, value, false})
+		out = append(out, setting{prefix + "flag " + name, value, false})
 	}
 	resources, _ := container["resources"].(map[string]any)
 	for _, part := range []string{"requests", "limits"} {
 		amounts, _ := resources[part].(map[string]any)
 		for _, name := range sortedKeys(amounts) {
-			out = append(out, setting{part + "." + name, plain(amounts[name]), false})
+			out = append(out, setting{prefix + part + "." + name, plain(amounts[name]), false})
 		}
 	}
-	return append(out, setting{"pod", "static pod with probes, host paths and labels", false})
+	return append(out, setting{prefix + "pod", "static pod with probes, host paths and labels", false})
 }
 
-// readUnit reads the units whose command line is configuration.
-func readUnit(unit legacy.IgnitionUnit) []setting {
+// unit reads the units whose command line is configuration.
+func (r *reader) unit(unit *legacy.IgnitionUnit) []setting {
 	if unit.Name != unitEtcd && unit.Name != unitKubelet {
 		return nil
 	}
-	var out []setting
+	prefix := r.memory.join("unit:", unit.Name, "#")
+	out := make([]setting, 0, 32)
 	before, command, found := strings.Cut(unit.Contents, "ExecStart=")
 	if !found {
 		return nil
@@ -385,7 +290,7 @@ func readUnit(unit legacy.IgnitionUnit) []setting {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		if name == "Environment" || name == "EnvironmentFile" {
 			variable, content, _ := strings.Cut(strings.Trim(value, `"`), "=")
-			out = append(out, setting{name + " " + variable, content, false})
+			out = append(out, setting{r.memory.join(prefix, name, " ", variable), content, false})
 		}
 	}
 	if unit.Name == unitEtcd {
@@ -402,15 +307,15 @@ func readUnit(unit legacy.IgnitionUnit) []setting {
 		if !found && i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
 			value = words[i+1]
 		}
-		out = append(out, setting{"flag " + name, strings.Trim(value, `"`), false})
+		out = append(out, setting{r.memory.join(prefix, "flag ", name), strings.Trim(value, `"`), false})
 	}
-	return append(out, setting{"service", "dependencies, restarts and slices", false})
+	return append(out, setting{prefix + "service", "dependencies, restarts and slices", false})
 }
 
-// readDropin reads the variables of a drop-in one by one; proxies and docker options hide there.
-func readDropin(dropin legacy.IgnitionDropin) []setting {
+// dropin reads the variables of a drop-in one by one; proxies and docker options hide there.
+func (r *reader) dropin(unit string, dropin legacy.IgnitionDropin) []setting {
 	var out []setting
-	rest := new(bytes.Buffer)
+	var rest strings.Builder
 	for line := range strings.Lines(dropin.Contents) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		if name != "Environment" {
@@ -419,7 +324,7 @@ func readDropin(dropin legacy.IgnitionDropin) []setting {
 		}
 		variable, content, _ := strings.Cut(strings.Trim(value, `"`), "=")
 		secret := strings.Contains(content, "@") && strings.Contains(content, "://")
-		out = append(out, setting{"Environment " + variable, content, secret})
+		out = append(out, setting{r.memory.join("unit:", unit, "/", dropin.Name, "#Environment ", variable), content, secret})
 	}
-	return append(out, setting{"service", strings.TrimSpace(rest.String()), false})
+	return append(out, setting{r.memory.join("unit:", unit, "/", dropin.Name, "#service"), strings.TrimSpace(rest.String()), false})
 }

@@ -30,36 +30,113 @@ const vmContainer = "k8s-kvm"
 type reader struct {
 	leaves   []*leaf
 	index    map[string]*leaf
-	bySource map[string][]*leaf
+	sections map[string]*section
 	files    *fileMemory
-	// slab holds leaves that are made together: there are thousands, and they go together.
-	slab []leaf
+	memory   *memory
+	// single holds the settings of a part that is one setting.
+	single [1]setting
 }
 
-func (r *reader) add(source, ref, path string, value any, secret bool) {
-	id := key(source, path)
-	if _, twice := r.index[id]; twice {
+// section returns the section of a source. Objects that happen to be the same source, such as two CertConfigs of one component,
+// have sections of their own.
+func (r *reader) section(source, ref string) *section {
+	s, known := r.sections[source]
+	if !known || s.ref != ref {
+		s = &section{source: source, ref: ref}
+		if !known {
+			r.sections[source] = s
+		}
+	}
+	return s
+}
+
+// add appends a leaf whose path is the given parts one after the other.
+func (r *reader) add(into *section, value any, secret bool, path ...string) {
+	id := appendKey(r.memory.scratch[:0], into.source)
+	source := len(id)
+	for _, part := range path {
+		id = append(id, part...)
+	}
+	r.keep(into, id, source, value, secret)
+}
+
+// keep appends a leaf whose key has its path from the given position on; of two with the same key, the first stays.
+func (r *reader) keep(into *section, id []byte, path int, value any, secret bool) {
+	r.memory.scratch = id
+	if _, twice := r.index[string(id)]; twice {
 		return
 	}
-	if len(r.slab) == cap(r.slab) {
-		r.slab = make([]leaf, 0, 512)
-	}
-	r.slab = append(r.slab, leaf{source: source, ref: ref, path: path, id: id, value: value, secret: secret})
-	l := &r.slab[len(r.slab)-1]
-	r.index[id] = l
+	l := r.memory.newLeaf()
+	l.id = r.memory.keep(id)
+	l.section, l.path, l.value, l.secret = into, l.id[path:], value, secret
+	r.index[l.id] = l
 	r.leaves = append(r.leaves, l)
-	r.bySource[source] = append(r.bySource[source], l)
+	if into.last == nil {
+		into.first = l
+	} else {
+		into.last.next = l
+	}
+	into.last = l
 }
 
-func (r *reader) walk(source, ref, path string, value any) {
-	walk(path, value, func(p string, v any) { r.add(source, ref, p, v, false) })
+// appendKey appends what stands before the path in a key: fields of the KVMConfig go by their path alone.
+func appendKey(buffer []byte, source string) []byte {
+	if source == sourceConfig {
+		return buffer
+	}
+	return append(append(buffer, source...), ':')
+}
+
+// get returns the leaf whose path is the given parts one after the other, or nil.
+func (r *reader) get(source string, path ...string) *leaf {
+	buffer := appendKey(r.memory.scratch[:0], source)
+	for _, part := range path {
+		buffer = append(buffer, part...)
+	}
+	r.memory.scratch = buffer
+	return r.index[string(buffer)]
+}
+
+// at returns the leaf of a field of an entry of a list, or nil: at(source, "spec.kvm.workers", 2, "cpus").
+func (r *reader) at(source, list string, i int, field string) *leaf {
+	buffer := appendPosition(append(appendKey(r.memory.scratch[:0], source), list...), i)
+	if field != "" {
+		buffer = append(append(buffer, '.'), field...)
+	}
+	r.memory.scratch = buffer
+	return r.index[string(buffer)]
+}
+
+// walk adds every leaf below value.
+func (r *reader) walk(into *section, path string, value any) {
+	r.memory.walker.walk(path, value, func(p []byte, v any) {
+		id := appendKey(r.memory.scratch[:0], into.source)
+		r.keep(into, append(id, p...), len(id), v, false)
+	})
+}
+
+// texts adds a map of texts, as walk would.
+func (r *reader) texts(into *section, path string, m map[string]string) {
+	if len(m) == 0 {
+		r.add(into, map[string]any{}, false, path)
+		return
+	}
+	for _, name := range sortedKeys(m) {
+		id := appendKey(r.memory.scratch[:0], into.source)
+		r.keep(into, appendChild(append(id, path...), name), len(id), m[name], false)
+	}
 }
 
 // readLeaves lists every legacy field of the picture: what people wrote, what the operators recorded, and what the machines were
 // booted with. Objects that kvm-operator computed from these alone (ReplicaSets, Services, Endpoints, bindings) add nothing and
 // are not read as fields; the plan lists them among the objects to remove.
 func readLeaves(cluster *legacy.Cluster, files *fileMemory) *reader {
-	r := &reader{files: files, index: make(map[string]*leaf, 2048), leaves: make([]*leaf, 0, 2048), bySource: map[string][]*leaf{}}
+	// What the clusters of the fixtures come to; an estimate saves growing step by step.
+	expected := 700 + 70*len(cluster.Nodes)
+	r := &reader{
+		files: files, memory: newMemory(),
+		index: make(map[string]*leaf, expected), leaves: make([]*leaf, 0, expected), sections: make(map[string]*section, 128),
+	}
 	if cluster.Config != nil {
 		r.object(sourceConfig, cluster.Config.Ref, cluster.Config.Raw, "spec", "status")
 	}
@@ -77,7 +154,7 @@ func readLeaves(cluster *legacy.Cluster, files *fileMemory) *reader {
 		r.record(cluster.Service)
 	}
 	if cluster.Release != nil {
-		r.walk(sourceRelease, cluster.Release.Ref.String(), "spec", cluster.Release.Raw["spec"])
+		r.walk(r.section(sourceRelease, cluster.Release.Ref.String()), "spec", cluster.Release.Raw["spec"])
 	}
 	r.secrets(cluster)
 	for i := range cluster.Nodes {
@@ -89,21 +166,23 @@ func readLeaves(cluster *legacy.Cluster, files *fileMemory) *reader {
 
 // object adds labels, annotations and finalizers of an object, and the named parts.
 func (r *reader) object(source string, ref legacy.Ref, raw map[string]any, parts ...string) {
+	into := r.section(source, ref.String())
 	metadata, _ := raw["metadata"].(map[string]any)
 	for _, part := range []string{"labels", "annotations", "finalizers"} {
 		if value, ok := metadata[part]; ok {
-			r.walk(source, ref.String(), "metadata."+part, value)
+			r.walk(into, "metadata."+part, value)
 		}
 	}
 	for _, part := range parts {
 		if value, ok := raw[part]; ok {
-			r.walk(source, ref.String(), part, value)
+			r.walk(into, part, value)
 		}
 	}
 }
 
 // record adds cluster-service's entries; a value that is a JSON document is read field by field.
 func (r *reader) record(record *legacy.ServiceRecord) {
+	into := r.section(sourceRecord, record.Source.String())
 	for _, name := range sortedKeys(record.Entries) {
 		text := record.Entries[name]
 		var document any
@@ -112,10 +191,10 @@ func (r *reader) record(record *legacy.ServiceRecord) {
 			if i := strings.LastIndexByte(name, '/'); i >= 0 {
 				short = name[i+1:]
 			}
-			r.walk(sourceRecord, record.Source.String(), short, document)
+			r.walk(into, short, document)
 			continue
 		}
-		r.add(sourceRecord, record.Source.String(), "["+name+"]", text, false)
+		r.add(into, text, false, "[", name, "]")
 	}
 }
 
@@ -133,9 +212,10 @@ func (r *reader) secrets(cluster *legacy.Cluster) {
 }
 
 func (r *reader) secret(source string, doc *legacy.Doc[corev1.Secret]) {
+	into := r.section(source, doc.Ref.String())
 	for _, name := range sortedKeys(doc.Object.Data) {
 		public := name == "ca" || name == "crt"
-		r.add(source, doc.Ref.String(), child("data", name), string(doc.Object.Data[name]), !public)
+		r.add(into, string(doc.Object.Data[name]), !public, child("data", name))
 	}
 }
 
@@ -144,48 +224,42 @@ func (r *reader) secret(source string, doc *legacy.Doc[corev1.Secret]) {
 func (r *reader) node(node *legacy.Node) {
 	name := string(node.Role) + "-" + node.ID
 	if d := node.Deployment; d != nil {
-		source, ref := sourceDeployment+"/"+name, d.Ref.String()
-		r.walk(source, ref, "metadata.annotations", stringMap(d.Object.Annotations))
-		for _, c := range d.Object.Spec.Template.Spec.Containers {
+		into := r.section(sourceDeployment+"/"+name, d.Ref.String())
+		r.texts(into, "metadata.annotations", d.Object.Annotations)
+		for i := range d.Object.Spec.Template.Spec.Containers {
+			c := &d.Object.Spec.Template.Spec.Containers[i]
 			if c.Name != vmContainer {
 				continue
 			}
-			r.add(source, ref, "image", c.Image, false)
-			for _, env := range c.Env {
-				if env.ValueFrom == nil {
-					r.add(source, ref, "env["+env.Name+"]", env.Value, false)
+			r.add(into, c.Image, false, "image")
+			for i := range c.Env {
+				if env := &c.Env[i]; env.ValueFrom == nil {
+					r.add(into, env.Value, false, "env[", env.Name, "]")
 				}
 			}
 			for _, resource := range sortedKeys(c.Resources.Limits) {
 				quantity := c.Resources.Limits[resource]
-				r.add(source, ref, "limits."+string(resource), quantity.String(), false)
+				r.add(into, quantity.String(), false, "limits.", string(resource))
 			}
 		}
-		for _, v := range d.Object.Spec.Template.Spec.Volumes {
+		for i := range d.Object.Spec.Template.Spec.Volumes {
+			v := &d.Object.Spec.Template.Spec.Volumes[i]
 			switch {
 			case v.HostPath != nil:
-				r.add(source, ref, "volumes["+v.Name+"].hostPath", v.HostPath.Path, false)
+				r.add(into, v.HostPath.Path, false, "volumes[", v.Name, "].hostPath")
 			case v.PersistentVolumeClaim != nil:
-				r.add(source, ref, "volumes["+v.Name+"].claim", v.PersistentVolumeClaim.ClaimName, false)
+				r.add(into, v.PersistentVolumeClaim.ClaimName, false, "volumes[", v.Name, "].claim")
 			}
 		}
 	}
 	if p := node.Pod; p != nil {
-		source, ref := sourcePod+"/"+name, p.Ref.String()
-		r.walk(source, ref, "metadata.annotations", stringMap(p.Object.Annotations))
-		r.add(source, ref, "metadata.name", p.Object.Name, false)
-		r.add(source, ref, "metadata.uid", string(p.Object.UID), false)
-		r.add(source, ref, "spec.nodeName", p.Object.Spec.NodeName, false)
+		into := r.section(sourcePod+"/"+name, p.Ref.String())
+		r.texts(into, "metadata.annotations", p.Object.Annotations)
+		r.add(into, p.Object.Name, false, "metadata.name")
+		r.add(into, string(p.Object.UID), false, "metadata.uid")
+		r.add(into, p.Object.Spec.NodeName, false, "spec.nodeName")
 		for i, finalizer := range p.Object.Finalizers {
-			r.add(source, ref, at("metadata.finalizers", i, ""), finalizer, false)
+			r.add(into, finalizer, false, at("metadata.finalizers", i, ""))
 		}
 	}
-}
-
-func stringMap(m map[string]string) map[string]any {
-	out := make(map[string]any, len(m))
-	for name, value := range m {
-		out[name] = value
-	}
-	return out
 }

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,7 +38,7 @@ type Translator struct {
 
 // New returns a Translator with the table of fields.go.
 func New() *Translator {
-	return &Translator{table: newTable(), files: &fileMemory{seen: map[[sha256.Size]byte][]setting{}}}
+	return &Translator{table: newTable(), files: &fileMemory{seen: map[fileID][]setting{}}}
 }
 
 // Translate turns the picture into objects:
@@ -53,14 +52,20 @@ func New() *Translator {
 //
 // It never fails: what cannot be translated is a finding, and the field is counted as waiting for a decision.
 func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
+	public := publicKeyOf(cluster)
+	reader := readLeaves(cluster, tr.files)
 	t := &translation{
 		cluster: cluster,
 		opts:    opts.withDefaults(),
-		reader:  readLeaves(cluster, tr.files),
+		reader:  reader,
+		memory:  reader.memory,
+		public:  public,
 		table:   tr.table,
 		result:  &Result{Workers: map[string]string{}},
 		used:    map[string]bool{},
 
+		sources:        map[nodeKey]*nodeSources{},
+		sizes:          map[string]string{},
 		plainConfigs:   map[legacy.Role]*config{},
 		machineConfigs: map[string]*config{},
 	}
@@ -79,6 +84,9 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 	t.account()
 	t.strayAnswers()
 	finding.Sort(t.result.Findings)
+	for _, o := range t.result.Objects {
+		o.memory, o.list, o.listParent, o.listName = nil, "", nil, ""
+	}
 	return t.result
 }
 
@@ -87,12 +95,21 @@ type translation struct {
 	cluster *legacy.Cluster
 	opts    Options
 	reader  *reader
+	memory  *memory
 	table   *table
 	result  *Result
+	// public waits for the public key of the service-account key.
+	public func() ([]byte, error)
 	// used are the keys of answers that were asked for.
 	used map[string]bool
 
 	id, org, domain string
+	// idFrom is the origin of the id, which nearly every object carries.
+	idFrom origin
+	// sources are the names of the sources that belong to one node.
+	sources map[nodeKey]*nodeSources
+	// sizes are amounts that were read before.
+	sizes map[string]string
 	// dockerCIDR is the decision about Docker's bridge: drop, carry, or empty while open.
 	dockerCIDR string
 	// plainConfigs are the configurations of nodes that differ from others of their role in nothing.
@@ -107,11 +124,58 @@ type translation struct {
 	legacyVersion, target *version.Version
 }
 
-// get returns the leaf at the path of the source, or nil.
-func (t *translation) get(source, path string) *leaf { return t.reader.index[key(source, path)] }
+// get returns the leaf of the source whose path is the given parts one after the other, or nil.
+func (t *translation) get(source string, path ...string) *leaf { return t.reader.get(source, path...) }
+
+// at returns the leaf of a field of an entry of a list, or nil.
+func (t *translation) at(source, list string, i int, field string) *leaf {
+	return t.reader.at(source, list, i, field)
+}
 
 // config returns the leaf of the KVMConfig at path, or nil.
-func (t *translation) config(path string) *leaf { return t.get(sourceConfig, path) }
+func (t *translation) config(path string) *leaf { return t.reader.index[path] }
+
+// configAt returns the leaf of a field of an entry of a list of the KVMConfig, or nil.
+func (t *translation) configAt(list string, i int, field string) *leaf {
+	return t.reader.at(sourceConfig, list, i, field)
+}
+
+// nodeKey tells nodes apart.
+type nodeKey struct {
+	role     legacy.Role
+	id       string
+	position int
+}
+
+// nodeSources are the names of what belongs to one node.
+type nodeSources struct {
+	deployment, pod, ignition string
+	// shared is the source of settings that all nodes of the role share.
+	shared string
+	// machine is the name of the node's Machine.
+	machine string
+	// idFrom is the origin of the node's id.
+	idFrom origin
+	// labels are what the customer asked for, once they are read.
+	labels map[string]*leaf
+}
+
+// of returns the names of what belongs to a node.
+func (t *translation) of(node *legacy.Node) *nodeSources {
+	key := nodeKey{node.Role, node.ID, node.Position}
+	s, known := t.sources[key]
+	if !known {
+		role, m := string(node.Role), t.memory
+		s = &nodeSources{
+			deployment: m.join(sourceDeployment, "/", role, "-", node.ID), pod: m.join(sourcePod, "/", role, "-", node.ID),
+			shared: m.join(sourceIgnition, "/", role), ignition: m.join(sourceIgnition, "/", role, "-", node.ID),
+			machine: m.join(t.id, "-", role, "-", node.ID),
+			idFrom:  t.from("adopt", t.configAt("spec.cluster."+role+"s", node.Position, "id"), t.guestID(node)),
+		}
+		t.sources[key] = s
+	}
+	return s
+}
 
 // text returns the leaf's value as text, empty for nil.
 func text(l *leaf) string {
@@ -122,19 +186,13 @@ func text(l *leaf) string {
 }
 
 // from is the origin of a value made by rule out of the given leaves; nil leaves are left out.
-func from(rule string, leaves ...*leaf) origin {
-	o := origin{rule: rule}
-	for _, l := range leaves {
-		if l != nil {
-			o.leaves = append(o.leaves, l)
-		}
-	}
-	return o
+func (t *translation) from(rule string, leaves ...*leaf) origin {
+	return t.memory.from(rule, leaves...)
 }
 
 // add appends an object to the result and gives it the marks every object of the migration carries.
 func (t *translation) add(o *Object) *Object {
-	o.set("metadata.labels["+LabelCluster+"]", t.id, from("marks"))
+	o.set("metadata.labels["+LabelCluster+"]", t.id, t.from("marks"))
 	t.result.Objects = append(t.result.Objects, o)
 	return o
 }
@@ -257,21 +315,21 @@ func (t *translation) structure() {
 		node := &t.cluster.Nodes[i]
 		indexes[node.ID] = true
 		count[node.Role]++
-		if sizes := "spec.kvm." + string(node.Role) + "s"; t.config(at(sizes, node.Position, "cpus")) == nil {
+		if sizes := sizesOf(node.Role); t.configAt(sizes, node.Position, "cpus") == nil {
 			t.gap = fmt.Sprintf("%s %s has no sizes: %s has no entry %d", node.Role, node.ID, sizes, node.Position)
-			t.find(idContradict, t.config(at("spec.cluster."+string(node.Role)+"s", node.Position, "id")), t.gap, "make both lists equally long")
+			t.find(idContradict, t.configAt("spec.cluster."+string(node.Role)+"s", node.Position, "id"), t.gap, "make both lists equally long")
 		}
 		if node.Ignition == nil {
 			t.gap = fmt.Sprintf("the Ignition of %s %s cannot be read", node.Role, node.ID)
 			t.find(idNoIgnition, nil, t.gap+", so its settings are unknown", fmt.Sprintf("look at ConfigMap %s/%s-%s-%s", t.id, node.Role, t.id, node.ID))
 		}
 	}
-	for _, l := range t.reader.bySource[sourceConfig] {
+	for l := range t.reader.sections[sourceConfig].all() {
 		if id, found := strings.CutPrefix(l.path, "status.kvm.nodeIndexes"); found && !indexes[strings.Trim(id, ".[]")] {
 			l.stale = "the index of a node that is gone"
 		}
 		for _, role := range []legacy.Role{legacy.Master, legacy.Worker} {
-			if index, found := listIndex(l.path, "spec.kvm."+string(role)+"s"); found && index >= count[role] {
+			if index, found := listIndex(l.path, sizesOf(role)); found && index >= count[role] {
 				t.refuse(l, idContradict, fmt.Sprintf("sizes without a node: spec.cluster.%ss has only %d entries", role, count[role]), "make both lists equally long")
 			}
 		}
@@ -283,7 +341,7 @@ func (t *translation) structure() {
 func (t *translation) guestWorkers(known map[string]bool) {
 	seen := map[string]bool{}
 	for i := 0; ; i++ {
-		id := t.get(sourceCluster, at("spec.guest.workers", i, "id"))
+		id := t.at(sourceCluster, "spec.guest.workers", i, "id")
 		if id == nil {
 			return
 		}
@@ -292,7 +350,7 @@ func (t *translation) guestWorkers(known map[string]bool) {
 			continue
 		}
 		prefix := at("spec.guest.workers", i, "labels")
-		for _, l := range t.reader.bySource[sourceCluster] {
+		for l := range t.reader.sections[sourceCluster].all() {
 			if strings.HasPrefix(l.path, prefix) && !l.empty() || strings.HasPrefix(l.path, prefix+"[") || strings.HasPrefix(l.path, prefix+".") {
 				t.refuse(l, idContradict, fmt.Sprintf("labels of worker %q, which the KVMConfig does not list", id.text()), "correct the KVMClusterConfig")
 			}
@@ -300,13 +358,21 @@ func (t *translation) guestWorkers(known map[string]bool) {
 	}
 }
 
+// sizesOf is the list of a role's sizes.
+func sizesOf(role legacy.Role) string {
+	if role == legacy.Master {
+		return "spec.kvm.masters"
+	}
+	return "spec.kvm.workers"
+}
+
 // listIndex returns the position of the entry of list that path lies in.
 func listIndex(path, list string) (int, bool) {
-	rest, found := strings.CutPrefix(path, list+"[")
-	if !found {
+	rest, found := strings.CutPrefix(path, list)
+	if !found || !strings.HasPrefix(rest, "[") {
 		return 0, false
 	}
-	number, _, _ := strings.Cut(rest, "]")
+	number, _, _ := strings.Cut(rest[1:], "]")
 	index, err := strconv.Atoi(number)
 	return index, err == nil
 }
@@ -360,7 +426,7 @@ func (t *translation) versions() {
 
 func (t *translation) runningVersion() *leaf {
 	for _, node := range t.cluster.Masters() {
-		if l := t.get(sourcePod+"/"+string(node.Role)+"-"+node.ID, "metadata.annotations[kvm-operator.giantswarm.io/component-version-kubernetes]"); text(l) != "" {
+		if l := t.get(t.of(&node).pod, "metadata.annotations[kvm-operator.giantswarm.io/component-version-kubernetes]"); text(l) != "" {
 			return l
 		}
 	}
@@ -373,52 +439,69 @@ func (t *translation) runningVersion() *leaf {
 // component returns the leaf with a component's version in the Release.
 func (t *translation) component(name string) *leaf {
 	for i := 0; ; i++ {
-		l := t.get(sourceRelease, at("spec.components", i, "name"))
+		l := t.at(sourceRelease, "spec.components", i, "name")
 		if l == nil {
 			return nil
 		}
 		if l.text() == name {
-			return t.get(sourceRelease, at("spec.components", i, "version"))
+			return t.at(sourceRelease, "spec.components", i, "version")
 		}
 	}
 }
 
 // account settles the disposition of every leaf from its row and from what the rules did with it.
 func (t *translation) account() {
-	t.result.Fields = make([]Field, 0, len(t.reader.leaves))
-	for _, l := range t.reader.leaves {
-		f := Field{Source: l.ref, Key: l.key(), Path: l.path, Value: l.value, Secret: l.secret, Targets: l.targets, Rule: l.rule}
-		r, known := t.table.find(l.source, l.path)
-		switch {
-		case l.refused != "":
-			f.Disposition, f.Reason, f.Targets = NeedsDecision, l.refused, nil
-		case l.stale != "":
-			f.Disposition, f.Reason = Dropped, l.stale
-		case !known:
-			f.Disposition, f.Reason = t.unknown(l)
-		case r.is == NeedsDecision:
-			f.Disposition, f.Reason = t.decided(l, r)
-		case len(l.targets) > 0:
-			f.Disposition = r.is
-			if r.is == Dropped || r.is == "" {
-				f.Disposition = Derived
-			}
-		case r.is == Dropped:
-			f.Disposition, f.Reason = Dropped, r.why
-		case l.empty():
-			f.Disposition, f.Reason = Dropped, "empty: there is nothing to carry over"
-		case r.is == Derived:
-			f.Disposition, f.Reason = Dropped, "rule "+r.rule+" had no need of it: other fields say the same, or it is the default by now"
-		case len(t.result.Objects) == 0 || t.target == nil:
-			f.Disposition, f.Reason = NeedsDecision, "nothing can be made before the findings about identity and version are resolved"
-		case t.gap != "":
-			f.Disposition, f.Reason = NeedsDecision, "not carried over: "+t.gap
-		default:
-			f.Disposition, f.Reason = NeedsDecision, "no rule used the value"
-			t.find(idLost, l, "the value should be carried over by rule "+r.rule+", but no object holds it", "report this with a redacted snapshot")
+	t.result.Fields = make([]Field, len(t.reader.leaves))
+	var last *section
+	var rows rows
+	for i, l := range t.reader.leaves {
+		if l.section != last {
+			last, rows = l.section, t.table.of(l.source)
 		}
-		t.result.Fields = append(t.result.Fields, f)
+		f := &t.result.Fields[i]
+		*f = Field{Source: l.ref, Key: l.key(), Path: l.path, Value: l.value, Secret: l.secret, Targets: l.targets, Rule: l.rule}
+		f.Disposition, f.Reason = t.dispose(l, rows.find(t.memory.pattern(l.path)))
+		if l.refused != "" {
+			f.Targets = nil
+		}
 	}
+}
+
+// dispose says what became of a leaf whose row is r, and why if it arrived nowhere.
+func (t *translation) dispose(l *leaf, r *row) (Disposition, string) {
+	switch {
+	case l.refused != "":
+		return NeedsDecision, l.refused
+	case l.stale != "":
+		return Dropped, l.stale
+	case r == nil:
+		return t.unknown(l)
+	case r.is == NeedsDecision:
+		return t.decided(l, r)
+	case len(l.targets) > 0 && r.is == Dropped:
+		return Derived, ""
+	case len(l.targets) > 0:
+		return r.is, ""
+	case r.is == Dropped:
+		return Dropped, r.why
+	case l.empty():
+		return Dropped, "empty: there is nothing to carry over"
+	case r.is == Derived:
+		return Dropped, r.unneeded
+	}
+	return t.lost(l, r)
+}
+
+// lost explains why a value that should have been carried over was not.
+func (t *translation) lost(l *leaf, r *row) (Disposition, string) {
+	switch {
+	case len(t.result.Objects) == 0 || t.target == nil:
+		return NeedsDecision, "nothing can be made before the findings about identity and version are resolved"
+	case t.gap != "":
+		return NeedsDecision, "not carried over: " + t.gap
+	}
+	t.find(idLost, l, "the value should be carried over by rule "+r.rule+", but no object holds it", "report this with a redacted snapshot")
+	return NeedsDecision, "no rule used the value"
 }
 
 // unknown asks about a field that has no row.
@@ -435,7 +518,7 @@ func (t *translation) unknown(l *leaf) (Disposition, string) {
 }
 
 // decided settles a field whose row needs a decision: the rule that asks has run by now.
-func (t *translation) decided(l *leaf, r row) (Disposition, string) {
+func (t *translation) decided(l *leaf, r *row) (Disposition, string) {
 	switch {
 	case l.empty():
 		return Dropped, "empty: there is nothing to carry over"

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -11,7 +12,9 @@ import (
 // pool is a set of workers that one MachineDeployment can replace: same size, same volumes, same labels, same settings.
 type pool struct {
 	config *config
-	nodes  []*legacy.Node
+	// equal are the configurations of the other nodes, which differ in their origins only.
+	equal []*config
+	nodes []*legacy.Node
 }
 
 // workers makes one MachineDeployment per distinct worker, with no replicas yet.
@@ -20,6 +23,7 @@ func (t *translation) workers() {
 		return
 	}
 	for _, p := range t.pools() {
+		t.merge(p.config, p.equal)
 		t.machineDeployment(p)
 	}
 }
@@ -35,14 +39,18 @@ func (t *translation) pools() []*pool {
 		}
 		c := t.nodeConfig(node, []string{"joinConfiguration.nodeRegistration"})
 		c.machine = t.machineConfigOf(node).machine
-		digest := c.digest()
+		if i := slices.IndexFunc(order, func(p *pool) bool { return p.config.same(c) }); i >= 0 {
+			order[i].equal, order[i].nodes = append(order[i].equal, c), append(order[i].nodes, node)
+			continue
+		}
+		digest := c.digest(t.memory)
 		p, known := byDigest[digest]
 		if !known {
 			p = &pool{config: c}
 			byDigest[digest] = p
 			order = append(order, p)
 		} else {
-			p.config.merge(c)
+			p.equal = append(p.equal, c)
 		}
 		p.nodes = append(p.nodes, node)
 	}
@@ -53,33 +61,33 @@ func (t *translation) pools() []*pool {
 // Machine that its selector matches, and deletes what is too many (capi-contract.md 15).
 func (t *translation) machineDeployment(p *pool) {
 	c := p.config
-	name := t.id + "-worker-" + digestOf([]byte(c.digest()))
+	name := t.id + "-worker-" + digestOf([]byte(c.digest(t.memory)))
 	template := t.machineTemplate(name, c, PhaseTranslate)
 
-	bootstrap := newObject(bootstrapGroup+"/v1beta2", "KubeadmConfigTemplate", t.result.Namespace, name, PhaseTranslate)
+	bootstrap := t.newObject(bootstrapGroup+"/v1beta2", "KubeadmConfigTemplate", t.result.Namespace, name, PhaseTranslate)
 	t.clusterLabel(bootstrap)
-	apply(bootstrap, "spec.template.spec.", c.kubeadm)
+	t.apply(bootstrap, "spec.template.spec.", c.kubeadm)
 	t.add(bootstrap)
 
-	o := newObject(coreVersion, "MachineDeployment", t.result.Namespace, name, PhaseTranslate)
+	o := t.newObject(coreVersion, "MachineDeployment", t.result.Namespace, name, PhaseTranslate)
 	t.clusterLabel(o)
 	ids := make([]*leaf, 0, len(p.nodes))
 	for _, node := range p.nodes {
-		ids = append(ids, t.config(at("spec.cluster.workers", node.Position, "id")))
+		ids = append(ids, t.configAt("spec.cluster.workers", node.Position, "id"))
 		t.result.Workers[node.ID] = name
 	}
 	o.set("spec.clusterName", t.id, t.identityOf())
-	o.set("spec.replicas", int64(0), from("workers", ids...))
+	o.set("spec.replicas", int64(0), t.from("workers", ids...))
 	labels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name}
-	o.set("spec.selector.matchLabels", labels, from("workers"))
-	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}}, from("workers"))
+	o.set("spec.selector.matchLabels", labels, t.from("workers"))
+	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}}, t.from("workers"))
 	// Cluster API puts labels of this domain on the Node; kubelets may not set them themselves.
 	machineLabels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name, "node-role.kubernetes.io/worker": ""}
-	o.set("spec.template.metadata.labels", machineLabels, from("node-labels"))
+	o.set("spec.template.metadata.labels", machineLabels, t.from("node-labels"))
 	o.set("spec.template.spec.clusterName", t.id, t.identityOf())
-	o.set("spec.template.spec.version", t.result.TargetKubernetes, from("versions", t.runningVersion()))
-	o.set("spec.template.spec.bootstrap.configRef", map[string]any{"apiGroup": bootstrapGroup, "kind": "KubeadmConfigTemplate", "name": name}, from("workers"))
-	o.set("spec.template.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, from("workers"))
+	o.set("spec.template.spec.version", t.result.TargetKubernetes, t.from("versions", t.runningVersion()))
+	o.set("spec.template.spec.bootstrap.configRef", map[string]any{"apiGroup": bootstrapGroup, "kind": "KubeadmConfigTemplate", "name": name}, t.from("workers"))
+	o.set("spec.template.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, t.from("workers"))
 	o.Note = fmt.Sprintf("replaces %d of %d workers; grows by one for each node that is replaced", len(p.nodes), len(t.cluster.Workers()))
 	t.add(o)
 }
