@@ -14,7 +14,7 @@ export GOWORK := off
 
 .PHONY: help
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z0-9-]*:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the programs: bin/migrate, bin/capk-controller, bin/vm-launcher, bin/vm-agent, bin/lab
@@ -30,6 +30,7 @@ lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API
 test: lab ## run every test, those against real components included
 	go test ./...
 	cd lab && go test -timeout 30m ./...
+	cd lab/host && LAB_CACHE='$(LAB_CACHE)' go test -timeout 15m ./...
 
 .PHONY: test-race
 test-race: ## run the product's tests with the race detector
@@ -43,11 +44,13 @@ bench: build ## run the benchmarks that docs/performance.md quotes
 lint: $(TOOLS)/golangci-lint ## run the linters of .golangci.yml
 	$(TOOLS)/golangci-lint run ./...
 	cd lab && $(TOOLS)/golangci-lint run --config ../.golangci.yml ./...
+	cd lab/host && $(TOOLS)/golangci-lint run --config ../../.golangci.yml ./...
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint ## format the code
 	$(TOOLS)/golangci-lint fmt ./...
 	cd lab && $(TOOLS)/golangci-lint fmt --config ../.golangci.yml ./...
+	cd lab/host && $(TOOLS)/golangci-lint fmt --config ../../.golangci.yml ./...
 
 .PHONY: generate
 generate: $(TOOLS)/controller-gen ## write generated files: deep copies, CRDs, fixtures, golden files, reference docs
@@ -67,6 +70,15 @@ fuzz: ## fuzz every parser for FUZZTIME (30s each)
 .PHONY: demo
 demo: lab ## start a management cluster, load a real legacy cluster, show inventory, check, snapshot and plan, clean up
 	hack/demo.sh
+
+.PHONY: release-artifacts
+release-artifacts: ## write what clusterctl needs to out/, for RELEASE (v0.1.0)
+	go run ./hack/release -version $(or $(RELEASE),v0.1.0) -out out
+
+.PHONY: e2e-provider
+e2e-provider: build ## walk a cluster of real virtual machines through its life; root, QEMU and up to an hour without KVM
+	bin/lab image build
+	cd lab && go test -tags e2e ./e2e -run TestProvider -count=1 -timeout 150m -v
 
 .PHONY: check
 check: lint verify test ## everything a reviewer expects

@@ -60,12 +60,10 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/go-viper/mapstructure/v2 v2.4.0 // indirect
 	github.com/gobuffalo/flect v1.0.3 // indirect
-	github.com/gofrs/flock v0.13.0 // indirect
 	github.com/google/btree v1.1.3 // indirect
 	github.com/google/cel-go v0.29.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/google/go-containerregistry v0.20.6 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.28.0 // indirect
 	github.com/hashicorp/errwrap v1.1.0 // indirect
@@ -151,6 +149,8 @@ require (
 
 require (
 	github.com/go-logr/logr v1.4.4
+	github.com/gofrs/flock v0.13.0
+	github.com/google/go-containerregistry v0.20.6
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/mod v0.41.0
 	golang.org/x/sys v0.49.0

@@ -34,8 +34,12 @@ const (
 // version is set by the linker.
 var version = "devel"
 
-// errNo is a probe's answer.
-var errNo = errors.New("no")
+var (
+	// errNo is a probe's answer, whose reason was printed.
+	errNo = errors.New("no")
+	// errSilent means that no launcher answered a probe.
+	errSilent = errors.New("no launcher answers")
+)
 
 func main() { os.Exit(run(time.Now(), os.Args[1:])) }
 
@@ -48,6 +52,9 @@ func run(started time.Time, args []string) int {
 	err := root.ExecuteContext(ctx)
 	switch {
 	case errors.Is(err, errNo):
+		return probeFailed
+	case errors.Is(err, errSilent):
+		fmt.Fprintln(os.Stderr, "vm-launcher:", err)
 		return probeFailed
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "vm-launcher:", err)
@@ -161,8 +168,7 @@ func probeCommand(paths *launcher.Paths) *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ok, text, err := health.Ask(cmd.Context(), paths.HealthSocket(), question.path)
 				if err != nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), err)
-					return errNo
+					return fmt.Errorf("%w: %w", errSilent, err)
 				}
 				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 				if err != nil {

@@ -12,15 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNamesOnTheDevelopersPageExist keeps docs/developer.md true: every test and every file it names is there.
-func TestNamesOnTheDevelopersPageExist(t *testing.T) {
+// TestNamesOfTestsAndFilesExist keeps the pages true that name tests and files: they are there.
+func TestNamesOfTestsAndFilesExist(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs", "developer.md"))
-	require.NoError(t, err)
+	var page []byte
+	for _, name := range []string{"developer.md", "provider-scope.md"} {
+		text, err := os.ReadFile(filepath.Join(root, "docs", name))
+		require.NoError(t, err)
+		page = append(page, text...)
+	}
 
 	tests := map[string]bool{}
 	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
-	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}

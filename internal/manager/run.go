@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
 	"sigs.k8s.io/cluster-api/util/flags"
@@ -104,7 +103,7 @@ func managerOptions(o *Options) (ctrl.Options, error) {
 		Metrics:                       *diagnostics,
 		HealthProbeBindAddress:        "0", // See health.
 		PprofBindAddress:              o.ProfilerAddress,
-		GracefulShutdownTimeout:       ptr.To(20 * time.Second),
+		GracefulShutdownTimeout:       new(20 * time.Second),
 		Controller:                    config.Controller{CacheSyncTimeout: 5 * time.Minute},
 		WebhookServer: webhook.NewServer(webhook.Options{
 			Host: o.WebhookHost, Port: o.WebhookPort, CertDir: o.WebhookCertDir, CertName: o.WebhookCert, KeyName: o.WebhookKey, TLSOpts: tls,

@@ -251,6 +251,13 @@ func TestUsageErrors(t *testing.T) {
 		{"up", "--feature-gates", "ClusterTopology"},
 		{"up", "--crds", filepath.Join(t.TempDir(), "missing")},
 		{"status", "-o", "xml"},
+		{"up", "--hosts", "-1"},
+		{"up", "--hosts", "201"},
+		{"up", "--provider"},
+		{"up", "--hosts", "1", "--provider=elsewhere"},
+		{"up", "--hosts", "1", "--provider", "--parts", "controllers"},
+		{"exec"},
+		{"shell", "extra"},
 		{"load"},
 		{"build", "kube-foo"},
 	} {
@@ -267,8 +274,8 @@ func TestUsageErrors(t *testing.T) {
 func TestWithoutALab(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "none")
-	for _, args := range [][]string{{"status"}, {"kubeconfig"}, {"load", "."}} {
-		code, _, errs := run(t, append(args, "--dir", dir)...)
+	for _, args := range [][]string{{"status"}, {"kubeconfig"}, {"load", "."}, {"exec", "true"}, {"shell"}} {
+		code, _, errs := run(t, append([]string{"--dir", dir}, args...)...)
 		assert.Equal(t, cli.ExitNotRunning, code, args)
 		assert.Contains(t, errs, "lab up", args)
 	}
@@ -276,7 +283,7 @@ func TestWithoutALab(t *testing.T) {
 
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"up", "down", "status", "kubeconfig", "build", "load"} {
+	for _, name := range []string{"up", "down", "status", "kubeconfig", "exec", "shell", "build", "load"} {
 		code, out, _ := run(t, name, "--help")
 		assert.Equal(t, cli.ExitOK, code)
 		assert.Contains(t, out, "Examples:\n", name)

@@ -6,6 +6,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/go-logr/logr"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/hack/release/artifacts"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/clusterctl"
@@ -33,6 +36,8 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	// Warnings of the API server would come with a complaint that nobody wants to log them.
+	ctrllog.SetLogger(logr.Discard())
 	dir, err := os.MkdirTemp("", "clusterctl-")
 	if err == nil {
 		defer os.RemoveAll(dir) //nolint:errcheck // A temporary directory.

@@ -15,7 +15,7 @@ const (
 	dnsServer      = "10.100.0.1"
 	searchDomain   = "customer.example"
 	ntpServer      = "10.100.0.1"
-	iscsiPrefix    = "iqn.2016-04.io.example"
+	iscsiPrefix    = "iqn.2016-04.io.example:"
 	hostVolumeTag  = "customer-data"
 	hostVolumePath = "/srv/customer-data"
 	etcdHostPath   = "/srv/etcd"
@@ -160,6 +160,10 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 		return err
 	}
 	if err := add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("heartbeat-interval", "1000"), arg("election-timeout", "10000")); err != nil {
+		return err
+	}
+	// RSA is slow without hardware virtualization: the API server does not get its own roles made before it gives up.
+	if err := set(kcp, "ECDSA-P256", base+".clusterConfiguration.encryptionAlgorithm"); err != nil {
 		return err
 	}
 	for _, kind := range []string{"initConfiguration", "joinConfiguration"} {

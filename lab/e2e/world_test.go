@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -33,7 +34,9 @@ func newWorld(t *testing.T) *world {
 		work: work, dir: filepath.Join(work, "lab"), config: filepath.Join(work, "repository", "clusterctl.yaml"),
 	}
 	require.FileExists(t, w.lab, "make build")
-	w.must(t.Context(), w.lab, "repository", filepath.Join(work, "repository"))
+	command := exec.CommandContext(t.Context(), "go", "run", "./clusterctl/repository", "-out", filepath.Join(work, "repository"))
+	command.Dir, command.Stderr = filepath.Join(root, "lab"), os.Stderr
+	require.NoError(t, command.Run())
 	t.Cleanup(func() {
 		// The test's own context is over by now, and the lab has to go in any case.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), short)

@@ -10,8 +10,12 @@
 // The zero Options give etcd and an API server alone, which also serves as a
 // cheap stand-in for a workload cluster: start a second one.
 //
+// With Hosts it also runs pods: VM hosts, kube-proxy, CoreDNS and an ingress, in
+// a private network (package labnet). docs/lab.md has the addresses.
+//
 // Invariants:
-//   - everything listens on 127.0.0.1, on ports chosen at start;
+//   - everything listens on 127.0.0.1, on ports chosen at start; in a private
+//     network, also on its bridge;
 //   - no process outlives the one that called Start, however that one ends, and
 //     the cluster's directory goes with them (see package guard);
 //   - Start returns when everything asked for has proved to work, or with an
@@ -20,9 +24,9 @@
 // What differs from a real management cluster, and why:
 //   - etcd does not fsync: its data is thrown away with the cluster;
 //   - no leader election: there is one of each, and waiting for leases is slow;
-//   - no node lifecycle controller and no TaintNodesByCondition admission: the
+//   - without hosts, no node lifecycle controller and no TaintNodesByCondition admission: the
 //     seeded hosts have no kubelet, so they would be marked NotReady and their
 //     VM pods evicted; and nobody would ever take the first taint off a node;
-//   - no reconciliation of the endpoints of the Service default/kubernetes: a
+//   - without hosts, no reconciliation of the endpoints of the Service default/kubernetes: a
 //     loopback address is not a valid endpoint.
 package mc

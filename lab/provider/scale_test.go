@@ -32,10 +32,11 @@ import (
 
 // What 1,000 machines may cost; `go test -bench Scale -benchtime 1x -run '^$' -timeout 60m ./provider` measures it.
 const (
-	maxResidentMB   = 200
-	maxP99      = 50 * time.Millisecond
-	scalePace   = 16
-	scaleSettle = 10 * time.Minute
+	maxResidentMB = 200
+	maxP99        = 50 * time.Millisecond
+	scaleRounds   = 5
+	scalePace     = 16
+	scaleSettle   = 10 * time.Minute
 	// scaleWorkers is how many machines are reconciled at a time, as in the controller.
 	scaleWorkers = 10
 )

@@ -2,7 +2,6 @@ package artifacts_test
 
 import (
 	"bytes"
-	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -97,7 +96,7 @@ func TestWhatClusterctlWouldRefuse(t *testing.T) {
 			files[c.file] = append(files[c.file], c.add...)
 			err := artifacts.Verify(files, version)
 			var problem *artifacts.Problem
-			require.True(t, errors.As(err, &problem), "%v", err)
+			require.ErrorAs(t, err, &problem)
 			assert.Equal(t, c.file, problem.File)
 			assert.ErrorContains(t, err, c.want)
 		})

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -40,7 +39,7 @@ func domainsOf(nodes []corev1.Node, label string) []clusterv1.FailureDomain {
 	var domains []clusterv1.FailureDomain
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if len(domains) < mostDomains {
-			domains = append(domains, clusterv1.FailureDomain{Name: name, ControlPlane: ptr.To(true)})
+			domains = append(domains, clusterv1.FailureDomain{Name: name, ControlPlane: new(true)})
 		}
 	}
 	return domains

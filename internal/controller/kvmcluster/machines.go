@@ -130,7 +130,8 @@ type target struct {
 }
 
 // targets are the machines of a role that have an address. When no control plane machine is ready, those whose API server answers
-// serve: with wrong news about all Nodes, a working API is worth more than a consistent picture.
+// serve: with wrong news about all Nodes, a working API is worth more than a consistent picture. When none answers, all that run serve:
+// an API server that is only just starting and says so helps its own kubelet more than a refused connection.
 func targets(machines []machine, role infrav1.MachineRole) []target {
 	var all []target
 	served := false
@@ -142,10 +143,17 @@ func targets(machines []machine, role infrav1.MachineRole) []target {
 		served = served || t.serves
 		all = append(all, t)
 	}
-	if !served && role == infrav1.ControlPlaneMachines {
-		for i := range all {
-			all[i].serves = all[i].up
+	if role != infrav1.ControlPlaneMachines {
+		return all
+	}
+	for _, good := range []func(target) bool{
+		func(t target) bool { return t.up },
+		func(t target) bool { return t.pod.Status.Phase == corev1.PodRunning },
+	} {
+		for i := 0; i < len(all) && !served; i++ {
+			all[i].serves = good(all[i])
 		}
+		served = served || slices.ContainsFunc(all, func(t target) bool { return t.serves })
 	}
 	return all
 }

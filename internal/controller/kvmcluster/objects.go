@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,7 +88,7 @@ func meta(s *scope, name string) metav1.ObjectMeta {
 		Labels: map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name, managedByLabel: FieldOwner},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: infrav1.GroupVersion().String(), Kind: "KVMCluster", Name: s.infra.Name, UID: s.infra.UID,
-			Controller: ptr.To(true),
+			Controller: new(true),
 		}},
 	}
 }
@@ -104,7 +103,7 @@ func service(s *scope, name string, kind corev1.ServiceType, ports []corev1.Serv
 }
 
 func slicePort(name string, port int32) discoveryv1.EndpointPort {
-	return discoveryv1.EndpointPort{Name: ptr.To(name), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(port)}
+	return discoveryv1.EndpointPort{Name: new(name), Protocol: new(corev1.ProtocolTCP), Port: new(port)}
 }
 
 // slicesOf lists the machines of a role. There is always a slice for IPv4, so that the Service is seen to be looked after.
@@ -154,12 +153,12 @@ func endpointOf(t target) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{
 		Addresses: []string{t.address.String()},
 		Conditions: discoveryv1.EndpointConditions{
-			Ready: ptr.To(t.serves), Serving: ptr.To(t.serves || t.up), Terminating: ptr.To(t.pod.DeletionTimestamp != nil),
+			Ready: new(t.serves), Serving: new(t.serves || t.up), Terminating: new(t.pod.DeletionTimestamp != nil),
 		},
 		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: t.pod.Namespace, Name: t.pod.Name, UID: t.pod.UID},
 	}
 	if t.pod.Spec.NodeName != "" {
-		e.NodeName = ptr.To(t.pod.Spec.NodeName)
+		e.NodeName = new(t.pod.Spec.NodeName)
 	}
 	return e
 }
@@ -173,13 +172,13 @@ func ingress(s *scope) *networkingv1.Ingress {
 	}
 	object.Annotations = spec.Annotations
 	if spec.ClassName != "" {
-		object.Spec.IngressClassName = ptr.To(spec.ClassName)
+		object.Spec.IngressClassName = new(spec.ClassName)
 	}
 	for _, host := range ingressHosts(s.infra) {
 		object.Spec.Rules = append(object.Spec.Rules, networkingv1.IngressRule{
 			Host: host,
 			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
-				Path: "/", PathType: ptr.To(networkingv1.PathTypePrefix),
+				Path: "/", PathType: new(networkingv1.PathTypePrefix),
 				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
 					Name: apiName(s.cluster.Name), Port: networkingv1.ServiceBackendPort{Name: portAPI},
 				}},
@@ -270,7 +269,7 @@ func (r *Reconciler) delete(ctx context.Context, object client.Object) error {
 		return nil
 	}
 	// By UID: an object of the same name that somebody made in the meantime is not ours to delete.
-	err := r.Client.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
+	err := r.Client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting %s %s: %w", kindOf(object), object.GetName(), err)
 	}

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -156,7 +155,7 @@ func (r *Reconciler) ensure(ctx context.Context, s *scope) error {
 	apiErr := r.ensureObjects(ctx, s)
 	external := r.ensureExternal(ctx, s)
 	if apiErr == nil {
-		s.infra.Status.Initialization.Provisioned = ptr.To(true)
+		s.infra.Status.Initialization.Provisioned = new(true)
 	}
 	err := join(apiErr, external)
 	setConditions(s, err)

@@ -505,7 +505,7 @@ func TestFailureDomains(t *testing.T) {
 		node("n5", "masters", corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}),
 		node("n6", "c", corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}))
 	w.settle()
-	want := []clusterv1.FailureDomain{{Name: "a", ControlPlane: ptr.To(true)}, {Name: "b", ControlPlane: ptr.To(true)}, {Name: "c", ControlPlane: ptr.To(true)}}
+	want := []clusterv1.FailureDomain{{Name: "a", ControlPlane: new(true)}, {Name: "b", ControlPlane: new(true)}, {Name: "c", ControlPlane: new(true)}}
 	assert.Equal(t, want, w.infra().Status.FailureDomains)
 }
 

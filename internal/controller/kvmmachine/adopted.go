@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
@@ -15,11 +13,11 @@ import (
 
 // observe keeps the status of an adopted machine current and writes to nothing but the KVMMachine and the empty provider id of its
 // Node. Steps: note that it is ours; look at the pod; look at the Node.
-func (r *Reconciler) observe(ctx context.Context, s *scope) (ctrl.Result, error) {
+func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	m := s.machine
 	pod, err := r.findAdopted(ctx, m)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	providerID, annotations := "", map[string]string{}
 	if s.cluster != nil {
@@ -29,13 +27,13 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (ctrl.Result, error)
 		annotations[infrav1.ContainerIDAnnotation] = id
 	}
 	if err := r.record(ctx, m, annotations, providerID); err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 
 	v := adoptedVerdict(m, pod)
 	r.transition(m, v)
 	if v.status == "True" && m.Spec.ProviderID != "" {
-		m.Status.Initialization.Provisioned = ptr.To(true)
+		m.Status.Initialization.Provisioned = new(true)
 	}
 	ips := []string{}
 	if pod != nil {
@@ -47,7 +45,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (ctrl.Result, error)
 	}
 	m.Status.Addresses = addresses(m, m.Spec.Adopted.NodeName, ips)
 	m.Status.FailureDomain = orElse(m.Status.FailureDomain, wantedDomain(s))
-	return ctrl.Result{}, r.lookAtNode(ctx, s)
+	return r.lookAtNode(ctx, s)
 }
 
 // adoptedVerdict tells how the adopted virtual machine is. Another container means another virtual machine: whatever started it

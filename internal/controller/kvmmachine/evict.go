@@ -107,7 +107,7 @@ func (r *Reconciler) eviction(m *infrav1.KVMMachine, v verdict) {
 		return
 	}
 	if v.reason == ReasonEvictionRefused || v.reason == ReasonDrainTimeout {
-		r.warn(m, v.reason, "Evict", "%s", clip(v.message))
+		r.warn(m, v.reason, "Evict", v.message)
 		return
 	}
 	r.note(m, v.reason, "Evict", "%s", clip(v.message))

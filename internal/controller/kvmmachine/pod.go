@@ -103,8 +103,8 @@ func (r *Reconciler) makePod(ctx context.Context, s *scope) (*verdict, error) {
 	if problem, err := r.ensureClaim(ctx, s); problem != nil || err != nil {
 		return problem, err
 	}
-	if again, err := r.mayMake(ctx, s.machine); err != nil || again != nil {
-		return again, err
+	if err := r.mayMake(ctx, s.machine); err != nil {
+		return nil, err
 	}
 	if err := r.Client.Create(ctx, pod, FieldOwner); err != nil {
 		if apierrors.IsAlreadyExists(err) {
@@ -117,18 +117,18 @@ func (r *Reconciler) makePod(ctx context.Context, s *scope) (*verdict, error) {
 	return nil, r.remember(ctx, s)
 }
 
-// mayMake reads the machine again, past the cache.
-func (r *Reconciler) mayMake(ctx context.Context, m *infrav1.KVMMachine) (*verdict, error) {
+// mayMake reads the machine again, past the cache, and says what speaks against making its pod.
+func (r *Reconciler) mayMake(ctx context.Context, m *infrav1.KVMMachine) error {
 	fresh := &infrav1.KVMMachine{}
 	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(m), fresh); err != nil {
-		return nil, fmt.Errorf("reading KVMMachine %s again: %w", client.ObjectKeyFromObject(m), err)
+		return fmt.Errorf("reading KVMMachine %s again: %w", client.ObjectKeyFromObject(m), err)
 	}
 	if fresh.UID != m.UID || fresh.DeletionTimestamp != nil || fresh.Annotations[infrav1.PodUIDAnnotation] != "" || provisioned(fresh) {
 		ctrl.LoggerFrom(ctx).V(1).Info("the cache lags behind; waiting for it")
-		return nil, apierrors.NewConflict(infrav1.GroupVersion().WithResource("kvmmachines").GroupResource(), m.Name,
+		return apierrors.NewConflict(infrav1.GroupVersion().WithResource("kvmmachines").GroupResource(), m.Name,
 			errors.New("it has changed since it was read"))
 	}
-	return nil, nil //nolint:nilnil // nothing speaks against it
+	return nil
 }
 
 // adoptOwn takes the pod that an earlier attempt made without living to record it.

@@ -119,7 +119,7 @@ func (r *Reconciler) act(ctx context.Context, s *scope) (result ctrl.Result, gon
 	case s.machine.DeletionTimestamp != nil:
 		return r.delete(ctx, s)
 	case s.machine.Spec.Adopted != nil:
-		result, err = r.observe(ctx, s)
+		err = r.observe(ctx, s)
 	default:
 		result, err = r.run(ctx, s)
 	}
@@ -137,7 +137,7 @@ func (r *Reconciler) report(ctx context.Context, m *infrav1.KVMMachine, result c
 	case errors.Is(err, context.Canceled):
 		return ctrl.Result{}, err
 	}
-	r.warn(m, "ReconcileError", "Reconcile", "%s", guest.Clean(err.Error(), maxEvent))
+	r.warn(m, "ReconcileError", "Reconcile", guest.Clean(err.Error(), maxEvent))
 	return ctrl.Result{}, err
 }
 
@@ -269,7 +269,7 @@ func (r *Reconciler) transition(m *infrav1.KVMMachine, v verdict) {
 	case v.reason == ReasonStopping:
 		r.note(m, v.reason, "Observe", "%s", clip(v.message))
 	default:
-		r.warn(m, validReason(v.reason), "Observe", "%s", clip(v.message))
+		r.warn(m, validReason(v.reason), "Observe", v.message)
 	}
 }
 
@@ -292,7 +292,7 @@ func (r *Reconciler) assess(ctx context.Context, s *scope) {
 	vm := vmVerdict(s.pod, contract.Container, &s.facts, provisioned(m))
 	r.transition(m, vm)
 	if vm.status == "True" {
-		m.Status.Initialization.Provisioned = ptr.To(true)
+		m.Status.Initialization.Provisioned = new(true)
 	}
 	old := conditions.Get(m, infrav1.BootstrapExecSucceededCondition)
 	boot := bootstrapVerdict(old, &s.facts, s.node, vm)
@@ -317,7 +317,7 @@ func (r *Reconciler) noteBootstrap(s *scope, news bool, v verdict) {
 	case v.status == "True":
 		r.note(s.machine, v.reason, "Bootstrap", "the bootstrap data ran to their end")
 	default:
-		r.warn(s.machine, v.reason, "Bootstrap", "%s", clip(v.message))
+		r.warn(s.machine, v.reason, "Bootstrap", v.message)
 	}
 }
 
@@ -346,8 +346,8 @@ func (r *Reconciler) note(m *infrav1.KVMMachine, reason, action, format string, 
 	r.Recorder.Eventf(m, nil, corev1.EventTypeNormal, reason, action, format, args...)
 }
 
-func (r *Reconciler) warn(m *infrav1.KVMMachine, reason, action, format string, args ...any) {
-	r.Recorder.Eventf(m, nil, corev1.EventTypeWarning, reason, action, format, args...)
+func (r *Reconciler) warn(m *infrav1.KVMMachine, reason, action, message string) {
+	r.Recorder.Eventf(m, nil, corev1.EventTypeWarning, reason, action, "%s", clip(message))
 }
 
 // clip makes a condition's message short enough for an event.

@@ -18,7 +18,6 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -61,9 +60,9 @@ func newWorld(t *testing.T, change func(*infrav1.KVMMachine, *clusterv1.Machine)
 	labels := map[string]string{clusterv1.ClusterNameLabel: "demo"}
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "demo"}}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupName, Kind: "KVMCluster", Name: "demo"}
-	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	cluster.Status.Initialization.InfrastructureProvisioned = new(true)
 	owner := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "m", UID: "owner", Labels: labels}}
-	owner.Spec.ClusterName, owner.Spec.Bootstrap.DataSecretName = "demo", ptr.To("m")
+	owner.Spec.ClusterName, owner.Spec.Bootstrap.DataSecretName = "demo", new("m")
 	machine := &infrav1.KVMMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "org", Name: "m", UID: "machine", Labels: labels,
@@ -114,7 +113,16 @@ func (w *world) counting() interceptor.Funcs {
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			w.writes = append(w.writes, "apply")
-			return c.Apply(ctx, obj, opts...)
+			if u, ok := obj.(interface{ GetKind() string }); !ok || u.GetKind() != "KVMMachine" {
+				return c.Apply(ctx, obj, opts...)
+			}
+			// The fake client loses the rest of the spec. A merge does here what the API server does.
+			raw, err := json.Marshal(obj)
+			if err != nil {
+				return err
+			}
+			target := &infrav1.KVMMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.key.Namespace, Name: w.key.Name}}
+			return c.Patch(ctx, target, client.RawPatch(types.MergePatchType, raw))
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			w.writes = append(w.writes, sub+" "+obj.GetName())
@@ -127,7 +135,7 @@ func (w *world) counting() interceptor.Funcs {
 	}
 }
 
-// applyStatus does what an API server does with an applied status. The fake client loses the spec instead
+// applyStatus does what the API server does with an applied status. The fake client does something else
 // (https://github.com/kubernetes-sigs/controller-runtime/issues/3478).
 func applyStatus(ctx context.Context, c client.Client, obj runtime.ApplyConfiguration) error {
 	raw, err := json.Marshal(obj)

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// DefaultDisk and DefaultEtcdDisk are sizes of disks whose size nobody gave.
-	DefaultDisk     infrav1.Size = "40Gi"
+	// DefaultDisk is the size of a root disk whose size nobody gave.
+	DefaultDisk infrav1.Size = "40Gi"
+	// DefaultEtcdDisk is the same for etcd's disk.
 	DefaultEtcdDisk infrav1.Size = "10Gi"
 
 	defaultAPIPort = 6443

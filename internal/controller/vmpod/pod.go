@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// ManagedByLabel and ManagedBy are on everything this provider makes.
+	// ManagedByLabel is on everything this provider makes.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
-	ManagedBy      = "capk-controller"
+	// ManagedBy is its value.
+	ManagedBy = "capk-controller"
 
 	nameLabel     = "app.kubernetes.io/name"
 	instanceLabel = "app.kubernetes.io/instance"
@@ -99,13 +100,13 @@ func Pod(in *Input, s *Settings) (*corev1.Pod, error) {
 				ReadinessProbe:           probe(s.Ready, "ready"),
 				TerminationMessagePath:   contract.TerminationLog,
 				TerminationMessagePolicy: corev1.TerminationMessageReadFile,
-				SecurityContext:          &corev1.SecurityContext{Privileged: ptr.To(true)},
+				SecurityContext:          &corev1.SecurityContext{Privileged: new(true)},
 			}},
 			Volumes:                       volumes,
 			RestartPolicy:                 corev1.RestartPolicyAlways,
-			TerminationGracePeriodSeconds: ptr.To(s.GraceSeconds()),
-			AutomountServiceAccountToken:  ptr.To(false),
-			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: new(s.GraceSeconds()),
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
 			NodeSelector:                  in.Machine.Spec.NodeSelector,
 			Affinity:                      affinity,
 			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: infrav1.NodeReadinessGate}},

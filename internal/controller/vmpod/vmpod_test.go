@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
@@ -40,7 +40,7 @@ func worker() *vmpod.Input {
 		},
 		Owner: &clusterv1.Machine{
 			ObjectMeta: metav1.ObjectMeta{Name: "demo-md-0-abcde", Namespace: "org-acme"},
-			Spec:       clusterv1.MachineSpec{ClusterName: "demo", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("demo-md-0-abcde-data")}},
+			Spec:       clusterv1.MachineSpec{ClusterName: "demo", Bootstrap: clusterv1.Bootstrap{DataSecretName: new("demo-md-0-abcde-data")}},
 		},
 		Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "org-acme"}},
 	}
@@ -85,15 +85,15 @@ func documents(t *testing.T, in *vmpod.Input) string {
 	if claim := vmpod.Claim(in); claim != nil {
 		all = append(all, claim)
 	}
-	text := ""
+	text := &strings.Builder{}
 	for _, one := range all {
 		raw, err := json.Marshal(one)
 		require.NoError(t, err)
 		out, err := yaml.JSONToYAML(raw)
 		require.NoError(t, err)
-		text += "---\n" + string(out)
+		text.WriteString("---\n" + string(out))
 	}
-	return text
+	return text.String()
 }
 
 func TestObjectsOfMachines(t *testing.T) {
@@ -176,7 +176,7 @@ func TestPodMemoryCoversTheGuestAndGrowsWithIt(t *testing.T) {
 		assert.Greater(t, memory.Value()-guest, last)
 		last = memory.Value() - guest
 	}
-	assert.Equal(t, "1336Mi", ptr.To(s.PodMemory(1<<30, 4)).String(), "1024 + 8 + 32 + 16 + 256")
+	assert.Equal(t, "1336Mi", new(s.PodMemory(1<<30, 4)).String(), "1024 + 8 + 32 + 16 + 256")
 }
 
 func TestGracePeriodLeavesTimeAfterTheShutdown(t *testing.T) {

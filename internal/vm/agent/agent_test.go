@@ -203,7 +203,8 @@ func TestBootstrapMovesForwardOnly(t *testing.T) {
 func TestAFailedBootstrapTellsTheEndOfItsLogWithoutCredentials(t *testing.T) {
 	g := newGuest(t)
 	g.put("/run/cloud-init/result.json", "{}")
-	g.put("/var/log/cloud-init-output.log", strings.Repeat("old line\n", 4000)+planted+"error execution phase preflight: couldn't validate\n")
+	g.put("/var/log/cloud-init-output.log", strings.Repeat("old line\n", 4000)+planted+"error execution phase preflight: couldn't validate\n"+
+		strings.Repeat("2026-11-21 14:53:54,724 - handlers.py[DEBUG]: finish: modules-final\n", 200))
 	look := g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig}).Look(t.Context())
 	assert.Equal(t, contract.BootstrapFailed, look.Bootstrap)
 	assert.Contains(t, look.BootstrapLog, "couldn't validate")

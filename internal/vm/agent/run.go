@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,8 @@ const (
 	askLimit = 3 * time.Second
 	// tailBytes of a failed bootstrap's log are reported.
 	tailBytes = 4 << 10
+	// logBytes of it are read, to have that much left when cloud-init's own words are taken out.
+	logBytes = 256 << 10
 
 	// sentinel is written by Cluster API's bootstrap data when kubeadm succeeded. It lies in /run and is gone after a reboot.
 	sentinel = "/run/cluster-api/bootstrap-success.complete"
@@ -192,11 +195,23 @@ func (a *Agent) ended(ctx context.Context) (outcome, bool) {
 	if !a.Sys.exists(cloudInitResult) {
 		return outcome{}, false
 	}
-	log, err := tailOf(a.Sys.path(cloudInitLog), tailBytes*2)
+	log, err := tailOf(a.Sys.path(cloudInitLog), logBytes)
 	if err != nil {
 		log = err.Error()
 	}
-	return a.failure("cloud-init ended, but kubeadm did not succeed", log), true
+	return a.failure("cloud-init ended, but kubeadm did not succeed", ofCommands(log)), true
+}
+
+// ofCommands leaves out what cloud-init says about itself. It follows the output of the commands that failed and is longer than they are.
+func ofCommands(log string) string {
+	own := regexp.MustCompile(`^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ - \w+\.py\[(DEBUG|INFO)\]: `)
+	var kept []string
+	for line := range strings.SplitSeq(log, "\n") {
+		if !own.MatchString(line) {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
 }
 
 func (a *Agent) failure(message, log string) outcome {

@@ -53,3 +53,10 @@ func ExitReason(code int) string {
 		return "LauncherFailed"
 	}
 }
+
+// ExitCodes are all of them, in order.
+func ExitCodes() []int {
+	return []int{
+		ExitPowerOff, ExitInternal, ExitConfig, ExitImage, ExitDiskFull, ExitDisk, ExitNetwork, ExitBootstrap, ExitQEMU, ExitGuest, ExitKilled,
+	}
+}

@@ -27,9 +27,6 @@ func decode(text string) (*contract.Config, error) {
 }
 
 func check(c *contract.Config) error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", contract.ErrConfig, fmt.Sprintf(format, args...))
-	}
 	switch {
 	case c.Name == "" || c.ProviderID == "" || c.Image == "":
 		return bad("name, providerID and image must be given")
@@ -42,9 +39,29 @@ func check(c *contract.Config) error {
 	case len(c.Disks) == 0 || c.Disks[0].Name != contract.DiskRoot:
 		return bad("the first disk has to be called %s", contract.DiskRoot)
 	}
+	if err := checkDisks(c.Disks); err != nil {
+		return err
+	}
+	return checkShares(c.Shares)
+}
+
+func checkShares(shares []contract.Share) error {
+	tags := map[string]bool{}
+	for _, s := range shares {
+		if tags[s.Tag] || !plain(s.Tag) {
+			return bad("share %q: its tag is taken or no plain name", s.Tag)
+		}
+		tags[s.Tag] = true
+	}
+	return nil
+}
+
+func checkDisks(disks []contract.Disk) error {
 	names := map[string]bool{seedSerial: true}
-	for _, d := range c.Disks {
-		if names[d.Name] || !plain(d.Name) || d.SizeBytes < 0 || (d.SizeBytes == 0 && d.Name != contract.DiskRoot) {
+	for _, d := range disks {
+		// The root disk is at least as large as the image, so its size may be left open.
+		sized := d.SizeBytes > 0 || (d.SizeBytes == 0 && d.Name == contract.DiskRoot)
+		if names[d.Name] || !plain(d.Name) || !sized {
 			return bad("disk %q: its name is taken or its size is missing", d.Name)
 		}
 		if d.Dir != contract.DisksDir && d.Dir != contract.EtcdDir {
@@ -52,14 +69,11 @@ func check(c *contract.Config) error {
 		}
 		names[d.Name] = true
 	}
-	tags := map[string]bool{}
-	for _, s := range c.Shares {
-		if tags[s.Tag] || !plain(s.Tag) {
-			return bad("share %q: its tag is taken or no plain name", s.Tag)
-		}
-		tags[s.Tag] = true
-	}
 	return nil
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", contract.ErrConfig, fmt.Sprintf(format, args...))
 }
 
 // plain names can be files and serial numbers, which have at most 20 bytes, or mount tags, which have at most 31.

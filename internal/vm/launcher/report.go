@@ -70,7 +70,9 @@ func fit(report contract.Report) (string, error) {
 		case over <= 0 || g == nil:
 			return line, nil
 		case g.BootstrapLog != "":
-			g.BootstrapLog = end(g.BootstrapLog, len(g.BootstrapLog)-max(over, 64))
+			// A byte may take six in JSON: a sixth of the excess is never too much, and repeating it comes close.
+			const widest = 6
+			g.BootstrapLog = end(g.BootstrapLog, len(g.BootstrapLog)-max(over/widest, widest))
 		case len(g.Problems) > 0:
 			g.Problems = g.Problems[:len(g.Problems)-1]
 		default:
@@ -85,7 +87,7 @@ func end(text string, most int) string {
 		return ""
 	}
 	text = text[max(0, len(text)-most):]
-	for len(text) > 0 && !utf8.RuneStart(text[0]) {
+	for text != "" && !utf8.RuneStart(text[0]) {
 		text = text[1:]
 	}
 	return text

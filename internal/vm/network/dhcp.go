@@ -70,17 +70,16 @@ func (o Offer) Reply(request *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
 	if request.OpCode != dhcpv4.OpcodeBootRequest || request.ClientHWAddr.String() != o.Lease.MAC {
 		return nil, nil //nolint:nilnil // silence is the answer
 	}
-	kind := dhcpv4.MessageTypeAck
-	switch request.MessageType() {
-	case dhcpv4.MessageTypeDiscover:
-		kind = dhcpv4.MessageTypeOffer
-	case dhcpv4.MessageTypeRequest:
-		if wanted := requested(request); wanted != nil && !wanted.Equal(o.address()) {
-			kind = dhcpv4.MessageTypeNak
-		}
-	case dhcpv4.MessageTypeInform:
-	default:
+	kind, known := map[dhcpv4.MessageType]dhcpv4.MessageType{
+		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer,
+		dhcpv4.MessageTypeRequest:  dhcpv4.MessageTypeAck,
+		dhcpv4.MessageTypeInform:   dhcpv4.MessageTypeAck,
+	}[request.MessageType()]
+	if !known {
 		return nil, nil //nolint:nilnil // silence is the answer
+	}
+	if wanted := requested(request); kind == dhcpv4.MessageTypeAck && wanted != nil && !wanted.Equal(o.address()) {
+		kind = dhcpv4.MessageTypeNak
 	}
 	reply, err := dhcpv4.NewReplyFromRequest(request, dhcpv4.WithMessageType(kind))
 	if err != nil {

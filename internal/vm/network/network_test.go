@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/vmtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(vmtest.Isolate(m)) }
+func TestMain(m *testing.M) { os.Exit(vmtest.Isolate(context.Background(), m)) }
 
 func options(t *testing.T) Options {
 	t.Helper()
@@ -38,14 +39,14 @@ func state(t *testing.T) map[string]string {
 	for _, l := range links {
 		addresses, err := netlink.AddrList(l, netlink.FAMILY_V4)
 		require.NoError(t, err)
-		text := l.Type() + " " + l.Attrs().HardwareAddr.String()
+		words := []string{l.Type(), l.Attrs().HardwareAddr.String()}
 		if l.Attrs().MasterIndex != 0 {
-			text += " port"
+			words = append(words, "port")
 		}
 		for _, a := range addresses {
-			text += " " + a.IPNet.String()
+			words = append(words, a.IPNet.String())
 		}
-		all[l.Attrs().Name] = text
+		all[l.Attrs().Name] = strings.Join(words, " ")
 	}
 	return all
 }

@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// DefaultBridge and DefaultTap are the names of what is made in the pod.
+	// DefaultBridge is the name of the bridge that is made in the pod.
 	DefaultBridge = "capk-bridge"
-	DefaultTap    = "capk-tap"
+	// DefaultTap is the name of the guest's tap.
+	DefaultTap = "capk-tap"
 	// serverAddress is the DHCP server's: link-local, because it must be none the guest could want to talk to.
 	serverAddress = "169.254.75.1/32"
 )
@@ -214,8 +215,7 @@ func (o Options) ensure(want netlink.Link) (netlink.Link, error) {
 	return got, nil
 }
 
-// handOver gives bridge and ports their addresses and connects them. It takes the pod's address away once both ends are ready:
-// up to then the pod answers as it did.
+// handOver takes the address from the pod's interface and makes it and the tap ports of the bridge. Every step may have been done before.
 func (o Options) handOver(lease *Lease, bridge, tap netlink.Link) error {
 	pod, err := netlink.LinkByName(lease.Interface)
 	if err != nil {
@@ -236,6 +236,21 @@ func (o Options) handOver(lease *Lease, bridge, tap netlink.Link) error {
 	if err := netlink.LinkSetHardwareAddr(pod, otherMAC(lease.MAC, lease.Interface)); err != nil {
 		return fmt.Errorf("giving %s another hardware address: %w", lease.Interface, err)
 	}
+	if err := o.connect(lease, pod, bridge, tap); err != nil {
+		return err
+	}
+	server, err := netlink.ParseAddr(serverAddress)
+	if err != nil {
+		return fmt.Errorf("parsing %s: %w", serverAddress, err)
+	}
+	if err := netlink.AddrReplace(bridge, server); err != nil {
+		return fmt.Errorf("giving the bridge an address: %w", err)
+	}
+	return nil
+}
+
+// connect makes ports of the pod's interface and the tap.
+func (o Options) connect(lease *Lease, pod, bridge, tap netlink.Link) error {
 	for _, made := range []netlink.Link{bridge, tap} {
 		if err := netlink.LinkSetMTU(made, lease.MTU); err != nil {
 			return fmt.Errorf("giving %s the MTU %d: %w", made.Attrs().Name, lease.MTU, err)
@@ -253,13 +268,6 @@ func (o Options) handOver(lease *Lease, bridge, tap netlink.Link) error {
 		if err := netlink.LinkSetUp(link); err != nil {
 			return fmt.Errorf("setting %s up: %w", link.Attrs().Name, err)
 		}
-	}
-	server, err := netlink.ParseAddr(serverAddress)
-	if err != nil {
-		return fmt.Errorf("parsing %s: %w", serverAddress, err)
-	}
-	if err := netlink.AddrReplace(bridge, server); err != nil {
-		return fmt.Errorf("giving the bridge an address: %w", err)
 	}
 	return nil
 }

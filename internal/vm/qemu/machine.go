@@ -66,15 +66,16 @@ const (
 
 // Args are QEMU's arguments for the machine.
 func (m *Machine) Args() []string {
-	args := []string{
+	args := make([]string, 0, 64)
+	args = append(args,
 		"-no-user-config", "-nodefaults", "-display", "none",
-		"-name", "guest=" + escape(m.Name),
+		"-name", "guest="+escape(m.Name),
 		"-uuid", m.uuid(),
 		"-machine", "q35,usb=off,vmport=off",
 		"-m", fmt.Sprintf("size=%dM", m.MemoryBytes>>20),
 		"-smp", strconv.Itoa(int(m.CPUs)),
 		"-rtc", "base=utc",
-	}
+	)
 	args = append(args, accelerate(m.Accelerator)...)
 	args = append(args, m.boot()...)
 	for i, d := range m.Drives {
@@ -148,17 +149,17 @@ func (n Net) args() []string {
 }
 
 func (m *Machine) channels() []string {
-	args := []string{
-		"-chardev", "socket,id=monitor,path=" + escape(m.MonitorSocket), "-mon", "chardev=monitor,mode=control",
-		"-device", "virtio-serial-pci",
-		"-chardev", "socket,id=agent,path=" + escape(m.AgentSocket),
-		"-device", "virtserialport,chardev=agent,name=" + contract.AgentPort,
-	}
 	console := "socket,id=console,server=on,wait=off,path=" + escape(m.ConsoleSocket)
 	if m.ConsoleLog != "" {
 		console += ",logappend=on,logfile=" + escape(m.ConsoleLog)
 	}
-	return append(args, "-chardev", console, "-serial", "chardev:console")
+	return []string{
+		"-chardev", "socket,id=monitor,path=" + escape(m.MonitorSocket), "-mon", "chardev=monitor,mode=control",
+		"-device", "virtio-serial-pci",
+		"-chardev", "socket,id=agent,path=" + escape(m.AgentSocket),
+		"-device", "virtserialport,chardev=agent,name=" + contract.AgentPort,
+		"-chardev", console, "-serial", "chardev:console",
+	}
 }
 
 // uuid is the same for a machine whenever and wherever it starts: the first bytes of a digest, marked as version 8, "custom".

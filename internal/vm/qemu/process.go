@@ -29,7 +29,7 @@ type Process struct {
 // Ending the context does nothing to it. Files are inherited from descriptor 3 on.
 func Start(ctx context.Context, program string, args []string, files ...*os.File) (*Process, error) {
 	p := &Process{
-		cmd:    exec.CommandContext(context.WithoutCancel(ctx), program, args...),
+		cmd:    exec.CommandContext(context.WithoutCancel(ctx), program, args...), //nolint:gosec // an operator configures the program
 		stderr: &tail{}, done: make(chan struct{}),
 	}
 	p.cmd.Stderr = p.stderr

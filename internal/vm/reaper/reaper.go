@@ -17,7 +17,7 @@ func Run(program string, args, env []string) (int, error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(signals)
-	child, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}})
+	child, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}}) //nolint:gosec // its own program
 	if err != nil {
 		return 0, fmt.Errorf("starting %s: %w", program, err)
 	}

@@ -72,7 +72,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 func TestOrphansLeaveNoZombies(t *testing.T) {
 	t.Parallel()
 	// Every inner shell leaves a child behind that ends on its own. The processes of this namespace are listed once they are all gone.
-	script := `mount -t proc proc /proc
+	script := `mount -t proc none /proc
 for i in 1 2 3; do sh -c 'sleep 0.1 &'; done
 sleep 0.6
 grep -h ^State: /proc/[0-9]*/status`

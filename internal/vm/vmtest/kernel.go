@@ -2,12 +2,14 @@ package vmtest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +30,8 @@ var modules = []string{
 //   - at boot it asks for a lease, mounts the seed, runs the user-data as a shell script and the agent from the seed.
 //
 // The kernel comes from FetchKernel, which has to run before the test is cut off the network.
+//
+//nolint:gosec // a cache for tests, where the variables say it is
 func Kernel(t *testing.T) (kernel, initrd string) {
 	t.Helper()
 	dir := os.Getenv(kernelVariable)
@@ -48,13 +52,13 @@ func Kernel(t *testing.T) (kernel, initrd string) {
 	names, err := os.ReadFile(filepath.Join(dir, "order"))
 	require.NoError(t, err)
 	archive.add("modules/order", 0o100644, names)
-	for _, name := range strings.Fields(string(names)) {
+	for name := range strings.FieldsSeq(string(names)) {
 		raw, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		archive.add("modules/"+name, 0o100644, raw)
 	}
 	archive.add("TRAILER!!!", 0, nil)
-	require.NoError(t, os.WriteFile(initrd, archive.Bytes(), 0o600))
+	require.NoError(t, os.WriteFile(initrd, archive.archive, 0o600))
 	return kernel, initrd
 }
 
@@ -100,7 +104,9 @@ const kernelVariable = "VMTEST_KERNEL"
 
 // FetchKernel makes sure of the kernel and its modules and returns the variable that says where they are. They are downloaded once,
 // with Debian's tools, into the cache directory of this repository's tools.
-func FetchKernel() ([]string, error) {
+//
+//nolint:gosec // a cache for tests, where the variables say it is
+func FetchKernel(ctx context.Context) ([]string, error) {
 	root := os.Getenv("LAB_CACHE")
 	if root == "" {
 		user, err := os.UserCacheDir()
@@ -109,7 +115,7 @@ func FetchKernel() ([]string, error) {
 		}
 		root = filepath.Join(user, "cluster-api-provider-kvm")
 	}
-	out, err := exec.Command("apt-cache", "depends", kernelPackage).Output()
+	out, err := exec.CommandContext(ctx, "apt-cache", "depends", kernelPackage).Output()
 	if err != nil {
 		return nil, fmt.Errorf("the small guest is made of Debian packages, and there is no apt here: %w", err)
 	}
@@ -130,7 +136,7 @@ func FetchKernel() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making room for the kernel: %w", err)
 	}
-	err = unpack(temporary, name)
+	err = unpack(ctx, temporary, name)
 	if err == nil {
 		err = os.Rename(filepath.Join(temporary, "kept"), dir)
 	}
@@ -144,12 +150,14 @@ func FetchKernel() ([]string, error) {
 }
 
 // unpack downloads a kernel and keeps what the guest needs in the directory "kept".
-func unpack(dir, name string) error {
+//
+//nolint:gosec // a cache for tests, where the variables say it is
+func unpack(ctx context.Context, dir, name string) error {
 	for _, args := range [][]string{
 		{"apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", name},
 		{"sh", "-c", "dpkg -x *.deb unpacked"},
 	} {
-		cmd := exec.Command(args[0], args[1:]...)
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
@@ -186,11 +194,11 @@ func unpack(dir, name string) error {
 }
 
 // withDependencies copies a module after those it needs, and returns the order in which they are to be loaded.
+//
+//nolint:gosec // a cache for tests, where the variables say it is
 func withDependencies(to string, found map[string]string, name string, order []string) ([]string, error) {
-	for _, done := range order {
-		if done == name+".ko" {
-			return order, nil
-		}
+	if slices.Contains(order, name+".ko") {
+		return order, nil
 	}
 	raw, err := os.ReadFile(found[name])
 	if err != nil {
@@ -210,21 +218,21 @@ func plainName(module string) string { return strings.ReplaceAll(module, "-", "_
 
 // cpio is an archive in the format that the kernel unpacks.
 type cpio struct {
-	bytes.Buffer
-	inode int
+	archive []byte
+	inode   int
 }
 
 func (c *cpio) add(name string, mode int, content []byte) {
 	c.inode++
-	fmt.Fprintf(c, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", c.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0)
-	c.WriteString(name + "\x00")
-	c.pad()
-	c.Write(content)
-	c.pad()
+	head := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", c.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0)
+	c.pad(head + name + "\x00")
+	c.pad(string(content))
 }
 
-func (c *cpio) pad() {
-	for c.Len()%4 != 0 {
-		c.WriteByte(0)
+// pad appends a text and zeros up to the next multiple of four bytes.
+func (c *cpio) pad(text string) {
+	c.archive = append(c.archive, text...)
+	for len(c.archive)%4 != 0 {
+		c.archive = append(c.archive, 0)
 	}
 }

@@ -1,6 +1,7 @@
 package vmtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,7 +22,7 @@ const isolatedVariable = "VMTEST_ISOLATED"
 // Isolate runs a test program once more in a network namespace of its own, so that nothing it makes is seen outside or stays.
 // Without root it runs where it is, and the tests that need a namespace say so through Root. Preparations that need the network or
 // take long are made first, outside; the variables they return are set for the tests.
-func Isolate(m *testing.M, prepare ...func() (variables []string, err error)) int {
+func Isolate(ctx context.Context, m *testing.M, prepare ...func(context.Context) (variables []string, err error)) int {
 	if os.Getenv(isolatedVariable) != "" {
 		if err := loopback(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -32,10 +33,10 @@ func Isolate(m *testing.M, prepare ...func() (variables []string, err error)) in
 	if os.Getuid() != 0 {
 		return m.Run()
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...) //nolint:gosec // this program itself
 	cmd.Env = append(os.Environ(), isolatedVariable+"=1")
 	for _, do := range prepare {
-		variables, err := do()
+		variables, err := do(ctx)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
 	requestsca "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/ca"
@@ -28,6 +26,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller/issuers"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
+	"golang.org/x/sync/errgroup"
 )
 
 const workers = 2
