@@ -135,7 +135,7 @@ const coreDNSModule = "github.com/coredns/coredns"
 // fewPlugins makes a CoreDNS of the plugins that the lab configures. All of
 // them, with the client libraries of every cloud, take ten times as long.
 func fewPlugins() Patch {
-	var imports []string
+	imports := make([]string, 0, 12)
 	for _, name := range []string{
 		"bind", "cache", "errors", "forward", "health", "hosts", "kubernetes", "loadbalance", "log", "ready", "reload", "template",
 	} {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -60,18 +61,9 @@ func (f *upFlags) options() (mc.Options, error) {
 	if f.hosts < 0 || f.hosts > labnet.MaxHosts {
 		return opts, fmt.Errorf("%w: --hosts: %d is not between 0 and %d", errUsage, f.hosts, labnet.MaxHosts)
 	}
-	for _, p := range f.parts {
-		switch p {
-		case partControllers:
-			opts.Parts |= mc.ControllerManager | mc.Scheduler
-		case partCRDs:
-			opts.Parts |= mc.ClusterAPICRDs
-		case partClusterAPI:
-			opts.Parts |= mc.ClusterAPI
-		case "none", "":
-		default:
-			return opts, fmt.Errorf("%w: --parts: %q is unknown; see `lab up --help`", errUsage, p)
-		}
+	var err error
+	if opts.Parts, err = f.wantedParts(); err != nil {
+		return opts, err
 	}
 	switch {
 	case f.provider == "":
@@ -101,6 +93,25 @@ func (f *upFlags) options() (mc.Options, error) {
 		opts.CRDDirs = append(opts.CRDDirs, abs)
 	}
 	return opts, nil
+}
+
+// wantedParts turns the names of parts into the cluster's.
+func (f *upFlags) wantedParts() (mc.Parts, error) {
+	var parts mc.Parts
+	for _, p := range f.parts {
+		switch p {
+		case partControllers:
+			parts |= mc.ControllerManager | mc.Scheduler
+		case partCRDs:
+			parts |= mc.ClusterAPICRDs
+		case partClusterAPI:
+			parts |= mc.ClusterAPI
+		case "none", "":
+		default:
+			return parts, fmt.Errorf("%w: --parts: %q is unknown; see `lab up --help`", errUsage, p)
+		}
+	}
+	return parts, nil
 }
 
 func newUp(e *env) *cobra.Command {
@@ -159,24 +170,34 @@ func (e *env) up(cmd *cobra.Command, f *upFlags) error {
 		f.programs = programs
 	}
 
-	self, err := os.Executable()
+	argv, err := f.superviseArgs(dir, opts.CRDDirs)
 	if err != nil {
-		return fmt.Errorf("finding this program's own path: %w", err)
-	}
-	argv := []string{
-		self, "supervise", "--dir", dir,
-		"--parts", strings.Join(f.parts, ","), "--feature-gates", strings.Join(f.gates, ","),
-		"--keep=" + strconv.FormatBool(f.keepDir),
-	}
-	for _, path := range opts.CRDDirs {
-		argv = append(argv, "--crds", path)
-	}
-	if len(f.gates) == 0 {
-		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--feature-gates" || s == "" })
+		return err
 	}
 	if f.hosts == 0 {
 		return e.started(supervisor.Up(ctx, dir, argv, e.Out, nil))
 	}
+	return e.upWithHosts(ctx, dir, argv, f)
+}
+
+// superviseArgs is the supervisor's command line.
+func (f *upFlags) superviseArgs(dir string, crds []string) ([]string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program's own path: %w", err)
+	}
+	argv := []string{self, "supervise", "--dir", dir, "--parts", strings.Join(f.parts, ","), "--keep=" + strconv.FormatBool(f.keepDir)}
+	if len(f.gates) > 0 {
+		argv = append(argv, "--feature-gates", strings.Join(f.gates, ","))
+	}
+	for _, path := range crds {
+		argv = append(argv, "--crds", path)
+	}
+	return argv, nil
+}
+
+// upWithHosts starts the supervisor in a network of its own.
+func (e *env) upWithHosts(ctx context.Context, dir string, argv []string, f *upFlags) error {
 	// The listener stays in this network; the supervisor inherits it.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -187,7 +187,7 @@ func TestDefaultTemplate(t *testing.T) {
 		require.NoError(t, err)
 		for _, want := range []string{"─KVMCluster default-template/demo", "─KubeadmControlPlane default-template/demo-control-plane", "─KVMMachine default-template/demo-control-plane-"} {
 			// The tree itself is hundreds of lines, and no help.
-			assert.True(t, strings.Contains(shown, want), want)
+			assert.Contains(t, shown, want)
 		}
 	})
 	t.Run("alpha rollout restart asks for new machines", func(t *testing.T) {

@@ -38,7 +38,7 @@ func TestExamplesOfTheDocumentation(t *testing.T) {
 			for _, merged := range objects {
 				if merged.GetKind() == o.GetKind() && merged.GetName() == o.GetName() {
 					found = true
-					assert.NoError(t, c.Create(t.Context(), merged, client.DryRunAll), "%s\n%s", manifest.Describe(o), match[1])
+					require.NoError(t, c.Create(t.Context(), merged, client.DryRunAll), "%s\n%s", manifest.Describe(o), match[1])
 				}
 			}
 			assert.True(t, found, "%s is not in the template", manifest.Describe(o))

@@ -2,7 +2,6 @@ package clusterctl_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -137,7 +136,7 @@ func TestMove(t *testing.T) {
 		defer cancel()
 		_, err := from.Move(ctx, namespace, target.KubeconfigPath())
 		var said *clusterctl.Error
-		require.True(t, errors.As(err, &said), "%v", err)
+		require.ErrorAs(t, err, &said)
 		t.Log(said.Output)
 		assert.Contains(t, said.Output, "Move blocked by "+blockMove+" annotation")
 

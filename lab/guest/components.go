@@ -90,7 +90,7 @@ func withPlugins(c builder.Component, names ...string) builder.Component {
 
 // fewBackends leaves out the ways of transport that need cgo or a cloud's client library.
 func fewBackends() []builder.Patch {
-	var patches []builder.Patch
+	patches := make([]builder.Patch, 0, 7)
 	for _, name := range []string{"alloc", "extension", "ipip", "ipsec", "tencentvpc", "udp", "wireguard"} {
 		patches = append(patches, builder.Patch{
 			File: "main.go",

@@ -59,7 +59,7 @@ func TestManifestIsWhatTheLauncherReads(t *testing.T) {
 func program(t *testing.T, dir, content string) string {
 	t.Helper()
 	path := filepath.Join(dir, "program")
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o700)) //nolint:gosec // A program.
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o700))
 	return path
 }
 
@@ -103,7 +103,7 @@ func entries(t *testing.T, r io.Reader) []string {
 	var names []string
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
-		if err == io.EOF { //nolint:errorlint // The tar reader's own convention.
+		if err == io.EOF {
 			return names
 		}
 		require.NoError(t, err)
@@ -137,8 +137,7 @@ func TestEveryProgramOfAnImageIsAComponent(t *testing.T) {
 
 func TestAddonUsesAPreloadedImage(t *testing.T) {
 	t.Parallel()
-	documents := strings.Split(string(NetworkAddon()), "\n---\n")
-	for _, d := range documents {
+	for d := range strings.SplitSeq(string(NetworkAddon()), "\n---\n") {
 		var object map[string]any
 		require.NoError(t, yaml.UnmarshalStrict([]byte(d), &object))
 	}
@@ -248,7 +247,7 @@ func TestRealTagsAreKubeadms(t *testing.T) {
 	for _, ci := range containerImages() {
 		have[ci.Ref] = true
 	}
-	for _, ref := range strings.Fields(string(out)) {
+	for ref := range strings.FieldsSeq(string(out)) {
 		assert.True(t, have[ref], "kubeadm asks for %s", ref)
 	}
 }
@@ -268,7 +267,7 @@ func TestRealImageBoots(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	console := filepath.Join(t.TempDir(), "console.log")
-	cmd := exec.CommandContext(ctx, qemu, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024", //nolint:gosec // Our own arguments.
+	cmd := exec.CommandContext(ctx, qemu, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
 		"-nodefaults", "-display", "none", "-nic", "none", "-snapshot", "-no-reboot",
 		"-kernel", filepath.Join(dir, kernelFile), "-initrd", filepath.Join(dir, initrdFile),
 		"-append", Default().Cmdline+" cloud-init=disabled systemd.unit=poweroff.target systemd.show_status=1",

@@ -132,6 +132,7 @@ for plugin in /usr/lib/cni/*; do ln -sf "$plugin" /opt/cni/bin/; done
 systemctl disable $DISABLE
 systemctl enable $ENABLE
 systemctl mask $MASK
+systemctl set-default multi-user.target
 ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf
 `
 
@@ -201,7 +202,7 @@ func (j *job) unpackKernel(ctx context.Context) error {
 		return errors.New("the kernel is not packed with xz")
 	}
 	packed := filepath.Join(j.work, "vmlinux.xz")
-	if err := os.WriteFile(packed, raw[start:], 0o600); err != nil {
+	if err := os.WriteFile(packed, raw[start:], 0o600); err != nil { //nolint:gosec // below a directory this job made
 		return err
 	}
 	// Behind the stream follows the rest of the boot file.
@@ -387,5 +388,5 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, raw, mode)
+	return os.WriteFile(to, raw, mode) //nolint:gosec // below a directory this job made
 }

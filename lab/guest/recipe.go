@@ -114,12 +114,15 @@ func Default() Recipe {
 			"systemd-resolved.service", "systemd-timesyncd.service", "cloud-init-local.service", "cloud-init.service",
 			"cloud-config.service", "cloud-final.service",
 		},
-		Disable: []string{"ssh.service", "iscsid.service", "open-iscsi.service", "nftables.service"},
+		Disable: []string{"ssh.service", "iscsid.service", "open-iscsi.service", "nftables.service", "systemd-network-generator.service"},
 		Mask: []string{
 			"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 			"fstrim.timer", "man-db.timer", "systemd-pstore.service", "networking.service", "getty.target", "serial-getty@ttyS0.service",
 			"cloud-init-hotplugd.socket", "systemd-rfkill.socket", "swap.target", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
-			"systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "proc-sys-fs-binfmt_misc.mount",
+			"systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "proc-sys-fs-binfmt_misc.mount", "modprobe@drm.service",
+			"modprobe@dm_mod.service", "modprobe@loop.service", "modprobe@fuse.service", "modprobe@configfs.service",
+			"sys-kernel-config.mount", "sys-fs-fuse-connections.mount", "systemd-update-utmp.service",
+			"systemd-update-utmp-runlevel.service",
 		},
 		Cmdline: "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off apparmor=0 selinux=0 audit=0 nowatchdog " +
 			"cryptomgr.notests no_timer_check random.trust_cpu=on rcupdate.rcu_expedited=1",
@@ -160,7 +163,7 @@ func (r Recipe) Digest() (string, error) {
 
 // origins names what is compiled, and from what.
 func origins(components []builder.Component) []string {
-	var all []string
+	all := make([]string, 0, len(components))
 	for _, c := range components {
 		all = append(all, fmt.Sprint(c.Name, " ", c.Version, " ", c.Source.Module, " ", c.Package, " ", c.LinkerVars, " ", c.Patches, " ", c.Program))
 	}

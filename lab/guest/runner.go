@@ -16,6 +16,8 @@ import (
 const tailLines = 15
 
 // inRoot mounts what programs expect in the root of $1, all in a mount namespace that nobody else sees, and runs the rest there.
+//
+//nolint:dupword // mount -t proc proc
 const inRoot = `set -e
 root=$1; shift
 mount -t proc proc "$root/proc"
@@ -29,8 +31,16 @@ exec chroot "$root" "$@"
 // needed are the programs of the host that a build runs, and the Debian packages they are in.
 func needed() []struct{ program, pkg string } {
 	return []struct{ program, pkg string }{
-		{"debootstrap", "debootstrap"}, {"unshare", "util-linux"}, {"mkfs.ext4", "e2fsprogs"}, {"qemu-img", "qemu-utils"}, {"tar", "tar"},
-		{"chroot", "coreutils"}, {"gcc", "gcc libc6-dev libblkid-dev"}, {"mount", "mount"}, {"find", "findutils"}, {"xz", "xz-utils"},
+		{"debootstrap", "debootstrap"},
+		{"unshare", "util-linux"},
+		{"mkfs.ext4", "e2fsprogs"},
+		{"qemu-img", "qemu-utils"},
+		{"tar", "tar"},
+		{"chroot", "coreutils"},
+		{"gcc", "gcc libc6-dev libblkid-dev"},
+		{"mount", "mount"},
+		{"find", "findutils"},
+		{"xz", "xz-utils"},
 	}
 }
 
@@ -86,7 +96,7 @@ func (r *runner) chrootOutput(ctx context.Context, root, script string) (string,
 }
 
 func (r *runner) exec(ctx context.Context, stdout io.Writer, stdin string, env, args []string) error {
-	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child"}, args...)...) //nolint:gosec // Our own list.
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child"}, args...)...)
 	cmd.Env = append([]string{
 		"PATH=" + searchPath, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "HOME=/root", "DEBS=",
 	}, env...)

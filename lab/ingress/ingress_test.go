@@ -25,7 +25,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	testclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/ingress"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
@@ -145,7 +144,7 @@ func ingressFor(name, class, host string) *networkingv1.Ingress {
 	return &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: name},
 		Spec: networkingv1.IngressSpec{
-			IngressClassName: ptr.To(class),
+			IngressClassName: new(class),
 			Rules: []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
 				Paths: []networkingv1.HTTPIngressPath{{Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
 					Name: name, Port: networkingv1.ServiceBackendPort{Number: 6443},
@@ -171,11 +170,11 @@ func endpoints(service, slice string, port int32, all ...endpoint) *discoveryv1.
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "org", Name: slice, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("metrics"), Port: ptr.To(int32(1))}, {Name: ptr.To("api"), Port: ptr.To(port)}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("metrics"), Port: new(int32(1))}, {Name: new("api"), Port: new(port)}},
 	}
 	for _, e := range all {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{e.ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(e.ready)},
+			Addresses: []string{e.ip}, Conditions: discoveryv1.EndpointConditions{Ready: new(e.ready)},
 		})
 	}
 	return s

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ const (
 // its log.
 func HostName(i int) string { return "host-" + strconv.Itoa(i) }
 
-// zone of host i: a, b, c, …
+// zone of host i: a, b, c and so on.
 func zone(i int) string { return string(rune('a' + (i-1)%26)) }
 
 // buildPrograms compiles the programs of the working tree that hosts run or
@@ -232,7 +233,7 @@ func (c *Cluster) kubeProxy() (Process, error) {
 	}
 	return Process{
 		Name: builder.KubeProxy, Version: builder.KubernetesVersion, URL: "http://" + address(c.ports.proxy),
-		Argv:  append(argv, c.opts.ExtraArgs[builder.KubeProxy]...),
+		Argv:  slices.Concat(argv, c.opts.ExtraArgs[builder.KubeProxy]),
 		Ready: healthy(c.probe, "http://"+address(c.ports.proxy)+"/healthz"),
 	}, nil
 }
@@ -257,6 +258,7 @@ func (c *Cluster) coreDNS() (Process, error) {
 
 func (c *Cluster) corefile(config string) string {
 	ingress := strings.ReplaceAll(labnet.IngressDomain, ".", `\.`)
+	//nolint:dupword // template IN ANY
 	return fmt.Sprintf(`%s:53 in-addr.arpa:53 ip6.arpa:53 {
     bind %s
     errors
@@ -302,7 +304,7 @@ func (c *Cluster) ingress() (Process, error) {
 	}
 	return Process{
 		Name: builder.LabIngress, Version: "local", URL: "https://" + net.JoinHostPort(labnet.IngressIP, "443"),
-		Argv:  append(argv, c.opts.ExtraArgs[builder.LabIngress]...),
+		Argv:  slices.Concat(argv, c.opts.ExtraArgs[builder.LabIngress]),
 		Ready: healthy(c.probe, "http://"+address(c.ports.ingress)+"/readyz"),
 	}, nil
 }

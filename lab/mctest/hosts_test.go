@@ -83,17 +83,17 @@ func serve() error {
 		http.ServeFile(w, r, "/var/run/secrets/kubernetes.io/serviceaccount/token")
 	})
 	secure := httptest.NewUnstartedServer(mux)
-	if secure.Listener, err = net.Listen("tcp", ":8443"); err != nil { //nolint:gosec // A pod's own network.
+	if secure.Listener, err = net.Listen("tcp", ":8443"); err != nil {
 		return err
 	}
 	secure.StartTLS()
 	fmt.Println("serving as", name)
-	return http.ListenAndServe(":8080", mux) //nolint:gosec // A test's server.
+	return http.ListenAndServe(":8080", mux)
 }
 
 func insecure() *http.Client {
 	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // The server made its certificate itself.
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}}
 }
 
@@ -138,7 +138,7 @@ func newWorld(t *testing.T) *world {
 	_, err = client.AppsV1().Deployments(w.namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
@@ -161,7 +161,9 @@ func newWorld(t *testing.T) *world {
 		}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.CoreV1().Namespaces().Delete(context.Background(), w.namespace, metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		_ = client.CoreV1().Namespaces().Delete(context.Background(), w.namespace, metav1.DeleteOptions{})
+	})
 	return w
 }
 

@@ -30,7 +30,8 @@ type MissingError struct {
 
 // Error implements error.
 func (e *MissingError) Error() string {
-	var lines, packages []string
+	lines := make([]string, 0, len(e.Needs))
+	var packages []string
 	for _, n := range e.Needs {
 		line := "  - " + n.What
 		if n.Fix != "" {

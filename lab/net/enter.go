@@ -77,7 +77,7 @@ func again() (int, error) {
 	// The parent-death signal is bound to the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(context.Background(), self, os.Args[1:]...)
+	cmd := exec.CommandContext(context.Background(), self, os.Args[1:]...) //nolint:gosec // itself, with its own arguments
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := Isolate(cmd); err != nil {
@@ -133,7 +133,7 @@ func Exec(pid int, argv, env []string) error {
 	if err := os.Chdir(cwd); err != nil {
 		return fmt.Errorf("entering the lab: %w", err)
 	}
-	return fmt.Errorf("running %s: %w", path, syscall.Exec(path, argv, env)) //nolint:gosec // What the user names.
+	return fmt.Errorf("running %s: %w", path, syscall.Exec(path, argv, env))
 }
 
 func enter(path string, flag int) error {

@@ -165,7 +165,7 @@ func mountResolver(dir string) error {
 	// Names without a dot belong to the default namespace, as in a pod there.
 	_, err = fmt.Fprintf(f, "nameserver %s\nsearch default.svc.%s svc.%s %s\noptions ndots:5\n",
 		Gateway, ClusterDomain, ClusterDomain, ClusterDomain)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil { //nolint:gosec // Everybody resolves names.
+	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return fmt.Errorf("writing a resolver configuration: %w", err)
 	}
 	target, err := filepath.EvalSymlinks("/etc/resolv.conf")

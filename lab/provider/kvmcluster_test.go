@@ -88,7 +88,7 @@ func (s *scene) pause(t *testing.T, paused bool) {
 	t.Helper()
 	require.True(t, s.find(t, "demo", s.cluster))
 	before := s.cluster.DeepCopy()
-	s.cluster.Spec.Paused = ptr.To(paused)
+	s.cluster.Spec.Paused = new(paused)
 	require.NoError(t, s.Patch(t.Context(), s.cluster, client.MergeFrom(before)))
 }
 

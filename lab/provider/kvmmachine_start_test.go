@@ -123,7 +123,7 @@ func (l *machineLab) startController(ctx context.Context, scheme *runtime.Scheme
 	if err != nil {
 		return err
 	}
-	options := controller.Options{SkipNameValidation: ptr.To(true), MaxConcurrentReconciles: 10}
+	options := controller.Options{SkipNameValidation: new(true), MaxConcurrentReconciles: 10}
 	clusters, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient: mgr.GetAPIReader(),
 		Cache:        clustercache.CacheOptions{ByObject: kvmmachine.WorkloadCacheByObject()},

@@ -188,7 +188,7 @@ func (l *managerLab) run(ctx context.Context, rc *rest.Config, logger *logrus.Lo
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		response, err := http.Get("http://" + l.options.HealthAddress + "/readyz") //nolint:noctx // A test.
+		response, err := http.Get("http://" + l.options.HealthAddress + "/readyz")
 		if err == nil {
 			_ = response.Body.Close()
 			if response.StatusCode == http.StatusOK {

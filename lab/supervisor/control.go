@@ -57,15 +57,11 @@ func Up(ctx context.Context, dir string, argv []string, out io.Writer, prepare f
 	if err != nil {
 		return nil, fmt.Errorf("starting the supervisor: %w", err)
 	}
-	stderr, err := os.CreateTemp("", "lab-supervisor-*.log")
+	stderr, err := nameless()
 	if err != nil {
-		return nil, fmt.Errorf("creating a log for the supervisor: %w", err)
+		return nil, err
 	}
 	defer stderr.Close() //nolint:errcheck // The supervisor has its own descriptor.
-	// Without a name it goes with its last descriptor, even if we are killed.
-	if err := os.Remove(stderr.Name()); err != nil {
-		return nil, fmt.Errorf("hiding the supervisor's log: %w", err)
-	}
 	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the supervisor: %w", err)
@@ -98,6 +94,19 @@ func Up(ctx context.Context, dir string, argv []string, out io.Writer, prepare f
 		return state, nil
 	}
 	return nil, complaint(stderr, errors.Join(cmd.Wait(), err))
+}
+
+// nameless is a log without a name: it goes with its last descriptor, even if
+// we are killed.
+func nameless() (*os.File, error) {
+	f, err := os.CreateTemp("", "lab-supervisor-*.log")
+	if err != nil {
+		return nil, fmt.Errorf("creating a log for the supervisor: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, fmt.Errorf("hiding the supervisor's log: %w", errors.Join(err, f.Close()))
+	}
+	return f, nil
 }
 
 // detached is a command in a session of its own, so that neither Ctrl-C nor the
