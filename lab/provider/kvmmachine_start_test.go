@@ -22,7 +22,6 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -334,7 +333,7 @@ func (l *machineLab) newConnected(t *testing.T) (*demo, client.Client) {
 
 func (d *demo) provision(t *testing.T) {
 	t.Helper()
-	d.cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	d.cluster.Status.Initialization.InfrastructureProvisioned = new(true)
 	require.NoError(t, d.Status().Update(t.Context(), d.cluster))
 }
 
@@ -384,7 +383,7 @@ func (d *demo) newMachine(t *testing.T, name string, changes ...func(*infrav1.KV
 		ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "demo"}},
 		Spec: clusterv1.MachineSpec{
 			ClusterName: "demo",
-			Bootstrap:   clusterv1.Bootstrap{DataSecretName: ptr.To(name + "-bootstrap")},
+			Bootstrap:   clusterv1.Bootstrap{DataSecretName: new(name + "-bootstrap")},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{
 				APIGroup: infrav1.GroupName, Kind: "KVMMachine", Name: name,
 			},

@@ -48,7 +48,7 @@ func TestMachineBecomesAVirtualMachine(t *testing.T) {
 
 	owner := &clusterv1.Machine{}
 	require.NoError(t, d.Get(t.Context(), client.ObjectKeyFromObject(m), owner))
-	owner.Spec.Bootstrap.DataSecretName = ptr.To(secret)
+	owner.Spec.Bootstrap.DataSecretName = new(secret)
 	require.NoError(t, d.Update(t.Context(), owner))
 	pod := d.pod(t, m)
 	d.condition(t, m, vmCondition, kvmmachine.ReasonPending)
@@ -215,7 +215,7 @@ func plainPod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
-			AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](30),
+			AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: ptr.To[int64](30),
 			Containers: []corev1.Container{{Name: "k8s-kvm", Image: "legacy"}, {Name: "sidecar", Image: "legacy"}},
 		},
 	}

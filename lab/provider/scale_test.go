@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -106,7 +105,7 @@ func newScale(b *testing.B, lab *machineLab) *scale {
 	} {
 		require.NoError(b, s.Create(ctx, obj))
 	}
-	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	cluster.Status.Initialization.InfrastructureProvisioned = new(true)
 	require.NoError(b, s.Status().Update(ctx, cluster))
 	require.Eventually(b, func() bool {
 		return s.Get(ctx, client.ObjectKey{Namespace: scaleNamespace, Name: "default"}, &corev1.ServiceAccount{}) == nil
@@ -182,7 +181,7 @@ func (s *scale) add(ctx context.Context, name string) error {
 	machine := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: scaleNamespace, Name: name, Labels: labels},
 		Spec: clusterv1.MachineSpec{
-			ClusterName: "demo", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
+			ClusterName: "demo", Bootstrap: clusterv1.Bootstrap{DataSecretName: new(name)},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupName, Kind: "KVMMachine", Name: name},
 		},
 	}
