@@ -22,12 +22,16 @@ build: ## build the programs: bin/migrate, bin/capk-controller, bin/vm-launcher,
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/...
 	cd lab && go build -trimpath -o ../bin/ ./cmd/lab
 
+.PHONY: setup
+setup: build ## install the Debian packages that the tests need and the machine lacks (as root)
+	bin/lab setup
+
 .PHONY: lab
 lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API (about ten minutes, once)
 	bin/lab build
 
 .PHONY: test
-test: lab ## run every test, those against real components included
+test: setup lab ## run every test, those against real components included
 	go test ./...
 	cd lab && go test -timeout 30m ./...
 	cd lab/host && LAB_CACHE='$(LAB_CACHE)' go test -timeout 15m ./...
@@ -76,7 +80,7 @@ release-artifacts: ## write what clusterctl needs to out/, for RELEASE (v0.1.0)
 	go run ./hack/release -version $(or $(RELEASE),v0.1.0) -out out
 
 .PHONY: e2e-provider
-e2e-provider: build ## walk a cluster of real virtual machines through its life; root, QEMU and up to an hour without KVM
+e2e-provider: setup lab ## walk a cluster of real virtual machines through its life; root, QEMU and up to an hour without KVM
 	bin/lab image build
 	cd lab && go test -tags e2e ./e2e -run TestProvider -count=1 -timeout 150m -v
 

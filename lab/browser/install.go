@@ -13,7 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/debian"
 )
 
 const (
@@ -37,7 +38,7 @@ func Chromium(ctx context.Context, progress io.Writer) (string, error) {
 	if path, err := find(); err == nil {
 		return path, nil
 	}
-	if err := install(ctx, progress, "chromium", "fonts-liberation"); err != nil {
+	if err := debian.NewApt(progress).Install(ctx, "chromium", "fonts-liberation"); err != nil {
 		return "", err
 	}
 	return find()
@@ -48,24 +49,7 @@ func npm(ctx context.Context, progress io.Writer) error {
 	if _, err := exec.LookPath("npm"); err == nil {
 		return nil
 	}
-	return install(ctx, progress, "npm")
-}
-
-// install installs Debian packages, as root.
-func install(ctx context.Context, progress io.Writer, packages ...string) error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("installing %s: not root; install it by hand (apt-get install %s)", packages[0], strings.Join(packages, " "))
-	}
-	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
-		_, _ = fmt.Fprintf(progress, "apt-get %s\n", strings.Join(args, " "))
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		cmd.Stdout, cmd.Stderr = progress, progress
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("installing %s: %w", packages[0], err)
-		}
-	}
-	return nil
+	return debian.NewApt(progress).Install(ctx, "npm")
 }
 
 // Axe returns the source of axe-core from cacheDir, fetching the pinned package with npm when it is not there. The content is

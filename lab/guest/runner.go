@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/debian"
 )
 
 // tailLines is how much of a command's output an error shows.
@@ -28,35 +30,13 @@ if [ -n "$DEBS" ]; then mount --bind "$DEBS" "$root/var/cache/apt/archives"; fi
 exec chroot "$root" "$@"
 `
 
-// needed are the programs of the host that a build runs, and the Debian packages they are in.
-func needed() []struct{ program, pkg string } {
-	return []struct{ program, pkg string }{
-		{"debootstrap", "debootstrap"},
-		{"unshare", "util-linux"},
-		{"mkfs.ext4", "e2fsprogs"},
-		{"qemu-img", "qemu-utils"},
-		{"tar", "tar"},
-		{"chroot", "coreutils"},
-		{"gcc", "gcc libc6-dev libblkid-dev"},
-		{"mount", "mount"},
-		{"find", "findutils"},
-		{"xz", "xz-utils"},
-	}
-}
-
 // checkMachine says what is missing to build an image.
 func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: debootstrap and chroot need root; run it as root", ErrMissing)
 	}
-	var missing []string
-	for _, n := range needed() {
-		if _, err := exec.LookPath(n.program); err != nil {
-			missing = append(missing, n.pkg)
-		}
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: install the packages %s", ErrMissing, strings.Join(missing, " "))
+	if packages := debian.Packages(debian.Missing(debian.Look, debian.For(debian.Images))); len(packages) > 0 {
+		return fmt.Errorf("%w: install what is missing: %s", ErrMissing, debian.Advice(packages))
 	}
 	return nil
 }

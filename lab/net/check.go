@@ -5,20 +5,21 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/debian"
 )
 
 // Need is something on the machine a lab with hosts cannot do without.
 type Need struct {
 	// What is missing, for people.
 	What string
-	// Package is the Debian package that has it; empty when none does.
-	Package string
+	// Packages are the Debian packages that have it; none when no package helps.
+	Packages []string
 	// Fix says what to do when no package helps.
 	Fix string
 }
@@ -38,13 +39,15 @@ func (e *MissingError) Error() string {
 			line += ": " + n.Fix
 		}
 		lines = append(lines, line)
-		if n.Package != "" && !slices.Contains(packages, n.Package) {
-			packages = append(packages, n.Package)
+		for _, name := range n.Packages {
+			if !slices.Contains(packages, name) {
+				packages = append(packages, name)
+			}
 		}
 	}
 	msg := "a lab with hosts runs in a private network with virtual machines, and this is missing for it:\n" + strings.Join(lines, "\n")
 	if len(packages) > 0 {
-		msg += "\ninstall (Debian, Ubuntu): apt-get install --no-install-recommends " + strings.Join(packages, " ")
+		msg += "\ninstall (Debian, Ubuntu): " + debian.Advice(packages)
 	}
 	return msg
 }
@@ -61,7 +64,7 @@ type Machine struct {
 
 // Check returns a MissingError if a lab with hosts would not work here.
 func Check() error {
-	return Machine{LookPath: exec.LookPath, Stat: os.Stat, Capabilities: effective}.Check()
+	return Machine{LookPath: debian.Look, Stat: os.Stat, Capabilities: effective}.Check()
 }
 
 // Check is the same for any machine.
@@ -70,17 +73,8 @@ func (m Machine) Check() error {
 	if need, ok := m.privileges(); !ok {
 		missing = append(missing, need)
 	}
-	for _, program := range []struct{ name, pkg string }{
-		{"qemu-system-x86_64", "qemu-system-x86"},
-		{"qemu-img", "qemu-utils"},
-		{"ip", "iproute2"},
-		{"iptables", "iptables"},
-		{"iptables-save", "iptables"},
-		{"unshare", "util-linux"},
-	} {
-		if _, err := m.LookPath(program.name); err != nil {
-			missing = append(missing, Need{What: "program " + program.name, Package: program.pkg})
-		}
+	for _, program := range debian.Missing(m.LookPath, debian.For(debian.Hosts)) {
+		missing = append(missing, Need{What: "program " + program.Name, Packages: program.Packages})
 	}
 	if _, err := m.Stat("/dev/net/tun"); err != nil {
 		missing = append(missing, Need{What: "device /dev/net/tun", Fix: "load it with `modprobe tun`; in a container, hand the device in"})
