@@ -29,14 +29,17 @@ const (
 	long   = 20 * time.Minute
 )
 
+// step is a part of the walk that needs what the steps before it left.
+type step struct {
+	name string
+	run  func(context.Context)
+}
+
 // TestProvider walks one cluster through its life. The steps build on each other, so the first failure ends the run.
 func TestProvider(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	for _, step := range []struct {
-		name string
-		run  func(context.Context)
-	}{
+	steps := []step{
 		{"a lab with two hosts starts", w.labStarts},
 		{"clusterctl installs the providers", w.clusterctlInstalls},
 		{"a cluster is generated and applied", w.clusterIsApplied},
@@ -51,7 +54,13 @@ func TestProvider(t *testing.T) {
 		{"draining a host waits for the guests", w.hostIsDrained},
 		{"the cluster is deleted and nothing is left", w.clusterIsDeleted},
 		{"the lab ends and nothing is left", w.labEnds},
-	} {
+	}
+	if *from != "" {
+		at := slices.IndexFunc(steps, func(s step) bool { return s.name == *from })
+		require.GreaterOrEqual(t, at, 0, "-from %q is not a step", *from)
+		steps = steps[at:]
+	}
+	for _, step := range steps {
 		w.say("== %s", step.name)
 		began := w.clock.Now()
 		ok := t.Run(step.name, func(t *testing.T) {
@@ -275,7 +284,7 @@ func (w *world) clusterIsDeleted(ctx context.Context) {
 		}
 		return nil
 	})
-	out, err := w.run(ctx, "", w.inside("sh", "-c", "ps -e -o args= | grep '[q]emu-system' ; ip -o link show type tun; ip -o link show type bridge | grep -v lab0; ls -A "+w.dir+"/hosts/*/pods")...)
+	out, err := w.run(ctx, "", w.inside("sh", "-c", "ps -e -o args= | grep '[q]emu-system' ; ip -o link show type tun; ip -o link show type bridge | grep -v lab0; ls -A "+filepath.Join(w.dir, "mc", "hosts", "*", "pods"))...)
 	if err != nil {
 		out += err.Error()
 	}

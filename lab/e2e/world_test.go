@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,14 @@ import (
 // kubernetesVersion of the workload cluster: the one the lab's guest image has.
 const kubernetesVersion = builder.KubernetesVersion
 
+// With -work the lab and its clusters stay, also when the test fails, and with -from a later run goes on with one of the steps:
+//
+//	go test -tags e2e ./e2e -run TestProvider -v -args -work /tmp/e2e -from "a worker is added"
+var (
+	keep = flag.String("work", "", "directory for the lab; kept afterwards")
+	from = flag.String("from", "", "step to begin with, in a lab that was kept")
+)
+
 // newWorld finds or builds the programs and chooses directories. The lab is taken down at the end, whatever happened.
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -27,7 +36,10 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	built, err := build.Ensure(t.Context(), builder.Kubectl, builder.Clusterctl, builder.Etcdctl)
 	require.NoError(t, err)
-	work := t.TempDir()
+	work := *keep
+	if work == "" {
+		work = t.TempDir()
+	}
 	w := &world{
 		t: t, clock: clock.RealClock{}, start: clock.RealClock{}.Now(), told: os.Stderr,
 		lab: filepath.Join(root, "bin", "lab"), kubectl: built[builder.Kubectl], clusterctl: built[builder.Clusterctl], etcd: built[builder.Etcdctl],
@@ -38,6 +50,10 @@ func newWorld(t *testing.T) *world {
 	command.Dir, command.Stderr = filepath.Join(root, "lab"), os.Stderr
 	require.NoError(t, command.Run())
 	t.Cleanup(func() {
+		if *keep != "" {
+			w.say("the lab is kept: %s status --dir %s", w.lab, w.dir)
+			return
+		}
 		// The test's own context is over by now, and the lab has to go in any case.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), short)
 		defer cancel()
