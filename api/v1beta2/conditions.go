@@ -22,6 +22,9 @@ const (
 const (
 	// RoleLabel tells control-plane from worker.
 	RoleLabel = "infrastructure.cluster.x-k8s.io/role"
+	// RoleControlPlane and RoleWorker are the values of RoleLabel.
+	RoleControlPlane = "control-plane"
+	RoleWorker       = "worker"
 	// MachineLabel names the KVMMachine.
 	MachineLabel = "infrastructure.cluster.x-k8s.io/machine"
 	// EvictableLabel is on pods whose guest has been drained: the disruption budget does not cover them any more.

@@ -36,18 +36,38 @@ func tune() {
 
 func run() int {
 	tune()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	soft, hard, stop := interruptible()
 	defer stop()
-	// The second Ctrl-C ends the program at once.
-	context.AfterFunc(ctx, stop)
 	cli.PrepareProcess()
-	return int(cli.Run(ctx, cli.App{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: built(),
+	return int(cli.Run(soft, cli.App{
+		Hard: hard,
+		In:   os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: built(),
 		BridgeLogs: func(log logr.Logger) {
 			klog.SetLogger(log)
 			ctrllog.SetLogger(log)
 		},
 	}, os.Args[1:]))
+}
+
+// interruptible returns a context that the first Ctrl-C ends, and one that the second ends: what changes a cluster stops at a safe point
+// first. The third ends the program.
+func interruptible() (soft, hard context.Context, stop func()) {
+	soft, endSoft := context.WithCancel(context.Background())
+	hard, endHard := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		endSoft()
+		<-signals
+		signal.Stop(signals)
+		endHard()
+	}()
+	return soft, hard, func() {
+		signal.Stop(signals)
+		endSoft()
+		endHard()
+	}
 }
 
 // built returns what the linker says, else what the Go tool recorded.

@@ -46,11 +46,14 @@ func planFleet(o options, bases []*recording) []fleetCluster {
 	for _, base := range bases {
 		used[base.id] = true
 	}
-	clusters := make([]fleetCluster, o.clusters)
+	clusters := make([]fleetCluster, o.first+o.clusters)
 	for index := range clusters {
 		c := fleetCluster{index: index, base: bases[index%len(bases)], masters: 1}
 		c.id = shortID(used, "cluster", index)
 		c.organization = organizations()[int(number("organization", index)%uint64(len(organizations())))] //nolint:gosec // G115: below 20.
+		if o.organization != "" {
+			c.organization = o.organization
+		}
 		c.workers = o.workers
 		if c.workers == 0 {
 			c.workers = o.minNodes - 1 + int(number("nodes", index)%uint64(o.maxNodes-o.minNodes+1)) //nolint:gosec // G115: small numbers.
@@ -63,7 +66,7 @@ func planFleet(o options, bases []*recording) []fleetCluster {
 		}
 		clusters[index] = c
 	}
-	return clusters
+	return clusters[o.first:]
 }
 
 // render returns the lists of one cluster by path below its directory, one JSON text per object, and the files of its CA.

@@ -11,11 +11,15 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 )
 
 // options are the flags.
 type options struct {
 	clusters, workers  int
+	first              int
+	fresh              bool
+	organization       string
 	minNodes, maxNodes int
 	out, base          string
 }
@@ -35,6 +39,13 @@ func run(args []string, stdout, stderr io.Writer) error {
 	bases, err := loadRecordings(o.base)
 	if err != nil {
 		return err
+	}
+	if o.fresh {
+		for _, base := range bases {
+			if err := base.refresh(time.Now()); err != nil {
+				return err
+			}
+		}
 	}
 	return produce(o, bases, stdout)
 }
@@ -96,6 +107,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.PrintDefaults()
 	}
 	flags.IntVar(&o.clusters, "n", 500, "number of clusters")
+	flags.IntVar(&o.first, "first", 0, "number of the first cluster; the numbers below belong to somebody else's part of the same fleet")
+	flags.BoolVar(&o.fresh, "fresh-ca", false, "sign with a key made now, valid from now on, instead of the recordings' key and dates; the output is then new every time")
+	flags.StringVar(&o.organization, "organization", "", "owner of every cluster, instead of one of twenty")
 	flags.StringVar(&o.out, "o", "", "directory to write; must be new or empty")
 	mix := flags.String("nodes", "3..15", "smallest and largest number of nodes per cluster, the master included")
 	flags.IntVar(&o.workers, "workers", 0, "exact number of workers of every cluster, instead of -nodes")
@@ -111,8 +125,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case o.out == "":
 		return o, errors.New("-o is missing: name the directory to write")
-	case o.clusters < 1 || o.clusters > maxClusters:
-		return o, fmt.Errorf("-n %d: want 1 to %d clusters, each has a network of its own", o.clusters, maxClusters)
+	case o.clusters < 1 || o.first < 0 || o.first+o.clusters > maxClusters:
+		return o, fmt.Errorf("-n %d -first %d: want 1 to %d clusters in all, each has a network of its own", o.clusters, o.first, maxClusters)
 	case o.minNodes < 2 || o.maxNodes < o.minNodes:
 		return o, fmt.Errorf("-nodes %s: want at least 2, and the second number not smaller", *mix)
 	case o.workers < 0:

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"maps"
 	"os"
@@ -11,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/hack/fixtures/edit"
 )
@@ -340,6 +344,29 @@ func fileOf(path string, object edit.Object) string {
 		plural += "s"
 	}
 	return filepath.Join(filepath.Dir(path), strings.ReplaceAll(plural, "policys", "policies")+".json")
+}
+
+// refresh replaces the CA's key and moves the validity of all certificates to now, as if the cluster had been made an hour ago.
+func (r *recording) refresh(now time.Time) error {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return fmt.Errorf("making a CA key for %s: %w", r.id, err)
+	}
+	r.caKey, r.caKeyPEM = key, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	now = now.Add(-time.Hour).UTC().Truncate(time.Second)
+	move := func(old *x509.Certificate) *x509.Certificate {
+		moved := *old
+		moved.NotBefore, moved.NotAfter = now, now.Add(old.NotAfter.Sub(old.NotBefore))
+		return &moved
+	}
+	r.ca = move(r.ca)
+	r.ca.PublicKey = key.Public()
+	// Made from the key again when it is signed.
+	r.ca.SubjectKeyId = nil
+	for component, leaf := range r.leaves {
+		r.leaves[component] = move(leaf)
+	}
+	return nil
 }
 
 // certificates signs the cluster's CA and all leaf certificates under its new names; keys are slots.

@@ -287,7 +287,7 @@ func TestVersionShowsWhatIsInForceAndWhy(t *testing.T) {
 	t.Parallel()
 	config := filepath.Join(t.TempDir(), "migrate.yaml")
 	require.NoError(t, os.WriteFile(config, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: ClientConfig\ndefaults:\n  storageconfig-name: other\n  width: 70\n  verbosity: 1\n"), 0o600))
-	app := App{Environ: []string{"MIGRATE_CONFIG=" + config, "MIGRATE_WIDTH=80", "MIGRATE_TOKEN=very-secret", "MIGRATE_WITDH=3"}}
+	app := App{Environ: []string{"MIGRATE_CONFIG=" + config, "MIGRATE_WIDTH=80", "MIGRATE_TOKEN=very-secret", "MIGRATE_WIDHT=3"}}
 	got := runApp(t, app, "version", "-o", "json", "--log-format", "json")
 	require.Equal(t, CodeOK, got.code, got.stderr)
 	var document struct {
@@ -309,5 +309,5 @@ func TestVersionShowsWhatIsInForceAndWhy(t *testing.T) {
 	assert.Equal(t, Setting{"color", "auto", fromBuiltIn}, have["color"])
 	assert.Equal(t, redaction, have["token"].Value)
 	assert.NotContains(t, got.stdout+got.stderr, "very-secret")
-	assert.Contains(t, got.stderr, "MIGRATE_WITDH stands for no flag; did you mean MIGRATE_WIDTH?")
+	assert.Contains(t, got.stderr, "MIGRATE_WIDHT stands for no flag; did you mean MIGRATE_WIDTH?")
 }

@@ -31,6 +31,8 @@ type App struct {
 	CompletionBudget time.Duration
 	// BridgeLogs makes libraries that log on their own use our log; nil leaves them alone, because they know only one log per process.
 	BridgeLogs func(logr.Logger)
+	// Hard ends the work of commands that change a cluster: the context of Run only asks them to stop at a safe point. Nil never ends it.
+	Hard context.Context //nolint:containedctx // one of the two ways in which a signal reaches the program
 	// Wrap sees every request to an API server; for tests.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -125,10 +127,10 @@ func (s *session) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "migrate",
 		Short: "Take legacy KVM clusters to Cluster API, live",
-		Long: `Look at legacy KVM clusters, find out what is in the way of their migration to Cluster API, and plan it.
+		Long: `Look at legacy KVM clusters, find out what is in the way of their migration to Cluster API, plan it, run it, and take it back.
 
-All commands here only look: they cannot change a cluster. They read a live management cluster (kubectl's flags and KUBECONFIG
-choose it) or, with --from, a snapshot on disk.
+run, resume, rollback and pause change a cluster; all other commands only look. They read a live management cluster (kubectl's flags and
+KUBECONFIG choose it) or, where they have the flag --from, a snapshot on disk.
 
 Every flag can also be set by an environment variable (--log-format by MIGRATE_LOG_FORMAT) or in a file given with --config.
 A flag wins over a variable, a variable over the file.`,
@@ -166,6 +168,14 @@ A flag wins over a variable, a variable over the file.`,
 		s.planCommand(),
 		s.showCommand(),
 		s.snapshotCommand(),
+		s.runCommand(),
+		s.statusCommand(),
+		s.pauseCommand(),
+		s.resumeCommand(),
+		s.rollbackCommand(),
+		s.proofCommand(),
+		s.eventsCommand(),
+		s.bundleCommand(),
 		s.explainCommand(),
 		s.versionCommand(),
 	)

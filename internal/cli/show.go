@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -28,7 +29,7 @@ FILE is - for standard input.`,
 		Args: exactlyOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.show(cmd.Context(), o, args[0]) },
 	}
-	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory))
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory, report.KindProof))
 	o.view.addTo(cmd, true)
 	return cmd
 }
@@ -45,6 +46,8 @@ func (s *session) show(ctx context.Context, o showOptions, name string) error {
 		kind = report.KindCheckReport
 	case *check.Inventory:
 		kind = report.KindInventory
+	case *proof.Proof:
+		kind = report.KindProof
 	}
 	outs, err := o.outputs.resolved(formatsOf(kind))
 	if err != nil {

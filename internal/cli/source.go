@@ -26,8 +26,13 @@ type sourceFlags struct {
 }
 
 func (f *sourceFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.from, "from", "", "read a snapshot (directory, or .tar.gz file) instead of a live management cluster")
+	f.addStorageTo(cmd)
+}
+
+// addStorageTo adds the flags that a live source needs as well.
+func (f *sourceFlags) addStorageTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.from, "from", "", "read a snapshot (directory, or .tar.gz file) instead of a live management cluster")
 	flags.StringVar(&f.storage.Namespace, "storageconfig-namespace", "giantswarm", "namespace of cluster-service's StorageConfig")
 	flags.StringVar(&f.storage.Name, "storageconfig-name", "cluster-service", "name of cluster-service's StorageConfig")
 	flags.StringArrayVar(&f.storage.Keys, "storageconfig-key-layout", []string{"/cluster/<id>/…", "/organization/<org>/cluster/<id>"},

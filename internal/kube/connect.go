@@ -9,12 +9,16 @@ import (
 
 	"github.com/sirupsen/logrus"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 )
 
 // FieldOwner is the field manager of everything the CLI applies (design decision 11).
@@ -44,8 +48,8 @@ type Options struct {
 
 // ReadOnly is a connection that cannot change anything.
 type ReadOnly struct {
-	// Reader lists and gets, uncached.
-	Reader client.Reader
+	// Reader lists, gets and watches, uncached.
+	Reader ListWatcher
 	// Applier asks the server what an apply would do.
 	Applier *DryRun
 	// Server is the API server's address.
@@ -80,24 +84,15 @@ func isEmpty(flags *genericclioptions.ConfigFlags) bool {
 
 // ForConfig makes a read-only connection from a REST configuration, which is left as it is.
 func ForConfig(config *rest.Config, opts Options) (*ReadOnly, error) {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = queriesPerSecond, queryBurst
-	config.UserAgent = "migrate/" + opts.Version
-	config.WarningHandlerWithContext = warnings{opts.Log}
-	if opts.Timeout > 0 {
-		config.Timeout = opts.Timeout
-	}
+	config = prepared(config, opts)
 	// The guard is the last to be asked and the first to say no: authentication plugins have their own transport.
-	if opts.Wrap != nil {
-		config.Wrap(opts.Wrap)
-	}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return guard{next} })
 
 	scheme, err := readScheme()
 	if err != nil {
 		return nil, err
 	}
-	full, err := client.New(config, client.Options{Scheme: scheme})
+	full, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("preparing a client for %s: %w", config.Host, err)
 	}
@@ -107,6 +102,43 @@ func ForConfig(config *rest.Config, opts Options) (*ReadOnly, error) {
 		Server:  config.Host,
 		config:  config,
 	}, nil
+}
+
+// Changing is a connection that can change a cluster. Only commands that run a migration make one.
+type Changing struct {
+	// Client reads, uncached, and watches; changes go through a Writer made of it.
+	Client client.WithWatch
+	// Server is the API server's address.
+	Server string
+}
+
+// ForChanges makes a connection that can change a cluster.
+func ForChanges(config *rest.Config, opts Options) (*Changing, error) {
+	config = prepared(config, opts)
+	scheme, err := changeScheme()
+	if err != nil {
+		return nil, err
+	}
+	full, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("preparing a client for %s: %w", config.Host, err)
+	}
+	return &Changing{Client: full, Server: config.Host}, nil
+}
+
+// prepared is a copy of a configuration with this program's limits and name.
+func prepared(config *rest.Config, opts Options) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = queriesPerSecond, queryBurst
+	config.UserAgent = "migrate/" + opts.Version
+	config.WarningHandlerWithContext = warnings{opts.Log}
+	if opts.Timeout > 0 {
+		config.Timeout = opts.Timeout
+	}
+	if opts.Wrap != nil {
+		config.Wrap(opts.Wrap)
+	}
+	return config
 }
 
 // Ping asks the server for its version, which every account may read.
@@ -133,7 +165,21 @@ func (r *ReadOnly) Ping(ctx context.Context) error {
 // readScheme has the types that checks read typed; everything else is read without types.
 func readScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, migrationv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("preparing the types of the API: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// changeScheme has, besides, what a run keeps its state in.
+func changeScheme() (*runtime.Scheme, error) {
+	scheme, err := readScheme()
+	if err != nil {
+		return nil, err
+	}
+	for _, add := range []func(*runtime.Scheme) error{coordinationv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("preparing the types of the API: %w", err)
 		}
@@ -142,7 +188,7 @@ func readScheme() (*runtime.Scheme, error) {
 }
 
 // reader hides every other method of the client it holds, also from type assertions.
-type reader struct{ client client.Reader }
+type reader struct{ client client.WithWatch }
 
 func (r reader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	return r.client.Get(ctx, key, obj, opts...)
@@ -150,6 +196,10 @@ func (r reader) Get(ctx context.Context, key client.ObjectKey, obj client.Object
 
 func (r reader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	return r.client.List(ctx, list, opts...)
+}
+
+func (r reader) Watch(ctx context.Context, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+	return r.client.Watch(ctx, list, opts...)
 }
 
 // warnings sends an API server's warnings to the log: printed directly they would land in the middle of a view.

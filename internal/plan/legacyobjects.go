@@ -3,54 +3,29 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// Names the legacy operators go by (legacy-system.md 9.1).
-const (
-	annotationPaused = "metadata.annotations[operatorkit.giantswarm.io/paused]"
-	// nobody is a version that no operator runs as.
-	nobody = "0.0.0"
-)
-
-// fence lists what silences the legacy writers. operatorkit 2 and newer honours the annotation on the object it reconciles;
-// cluster-operator and flannel-operator do not, so their objects are made invisible by a version that nobody runs as.
+// fence lists what silences the legacy writers; what is silent already is no change.
 func (b *builder) fence() []Object {
-	c := b.in.Cluster
-	if c.Config == nil {
-		return nil
-	}
-	pause := func(ref legacy.Ref, before string, found bool, who string) Object {
-		f := FieldChange{Path: annotationPaused, After: "true", Rule: "fence"}
-		if found {
-			f.Before = before
+	var out []Object
+	for _, silence := range legacy.Fence(b.in.Cluster) {
+		if silence.Done() {
+			continue
 		}
-		return Object{Action: Change, Object: ref.String(), Phase: PhaseFence, Note: "stops " + who, Fields: []FieldChange{f}}
-	}
-	const annotation = "operatorkit.giantswarm.io/paused"
-	before, found := c.Config.Object.Annotations[annotation]
-	out := []Object{pause(c.Config.Ref, before, found, "kvm-operator's controllers of this cluster, node deleter and terminator included")}
-	for i := range c.Nodes {
-		if pod := c.Nodes[i].Pod; pod != nil {
-			before, found := pod.Object.Annotations[annotation]
-			out = append(out, pause(pod.Ref, before, found, "kvm-operator's drainer for this VM; from then on the Endpoints stay as they are"))
+		path := strings.Join(silence.Path, ".")
+		if name := silence.Path[len(silence.Path)-1]; strings.Contains(name, ".") {
+			path = strings.Join(silence.Path[:len(silence.Path)-1], ".") + "[" + name + "]"
 		}
-	}
-	for i := range c.CertConfigs {
-		before, found := c.CertConfigs[i].Object.Annotations[annotation]
-		out = append(out, pause(c.CertConfigs[i].Ref, before, found, "cert-operator, so that the certificate stays as it is"))
-	}
-	hide := func(ref legacy.Ref, before, who string) Object {
-		return Object{Action: Change, Object: ref.String(), Phase: PhaseFence, Note: "hides the object from " + who + ", which ignores annotations", Fields: []FieldChange{{Path: "spec.versionBundle.version", Before: before, After: nobody, Rule: "fence"}}}
-	}
-	if c.ClusterConfig != nil {
-		out = append(out, hide(c.ClusterConfig.Ref, c.ClusterConfig.Object.Spec.VersionBundle.Version, "cluster-operator"))
-	}
-	if c.Flannel != nil {
-		out = append(out, hide(c.Flannel.Ref, c.Flannel.Object.Spec.VersionBundle.Version, "flannel-operator"))
+		change := FieldChange{Path: path, After: silence.After, Rule: "fence"}
+		if silence.Found {
+			change.Before = silence.Before
+		}
+		out = append(out, Object{Action: Change, Object: silence.Ref.String(), Phase: PhaseFence, Note: silence.Who, Fields: []FieldChange{change}})
 	}
 	return out
 }

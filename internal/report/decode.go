@@ -12,13 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
 // documentVersion is the version of every document's apiVersion, behind the group.
 const documentVersion = "v1alpha1"
 
-// Decode reads a saved document, JSON or YAML, and returns a *plan.Plan, *check.Report or *check.Inventory that renders
+// Decode reads a saved document, JSON or YAML, and returns a *plan.Plan, *check.Report, *check.Inventory or *proof.Proof that renders
 // exactly as the one that was saved. It is strict: unknown and duplicate keys, a second document and another version are
 // errors, because a document that is understood in part must not be shown as a whole.
 func Decode(data []byte) (any, error) {
@@ -58,10 +60,14 @@ func Decode(data []byte) (any, error) {
 		return decodeAs[check.Report](data)
 	case KindInventory:
 		return decodeAs[check.Inventory](data)
+	case KindProof:
+		return decodeAs[proof.Proof](data)
+	case KindRunReport:
+		return decodeAs[history.RunReport](data)
 	default:
 		return nil, fmt.Errorf("reading document: %w", &UnsupportedError{
 			What:    fmt.Sprintf("kind %q", head.Kind),
-			Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindInventory)},
+			Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindInventory), string(KindProof), string(KindRunReport)},
 		})
 	}
 }

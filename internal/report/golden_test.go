@@ -47,6 +47,7 @@ func documents() map[string]any {
 	return map[string]any{
 		"plan": planOfAl9qy(), "plan-of-15-nodes": planOf15Nodes(), "plan-without-changes": planWithoutChanges(),
 		"checks": reportOfAl9qy(), "inventory": inventoryOfAnubis(),
+		"proof": proofOfRestarts(), "proof-untouched": proofOfAdoption(), "proof-incomplete": proofWithGaps(),
 	}
 }
 
@@ -77,5 +78,11 @@ func TestGolden(t *testing.T) {
 	}
 	golden(t, "plan.customer.md", render(t, "markdown", planOfAl9qy(), report.Options{Audience: report.Customer}))
 	golden(t, "plan.customer.html", render(t, "html", planOfAl9qy(), report.Options{Audience: report.Customer}))
+	for _, format := range []string{"text", "markdown", "html"} {
+		ending := map[string]string{"text": ".txt", "markdown": ".md", "html": ".html"}[format]
+		golden(t, "proof.customer"+ending, render(t, format, proofOfRestarts(), report.Options{Audience: report.Customer}))
+	}
+	golden(t, "proof-untouched.customer.txt", render(t, "text", proofOfAdoption(), report.Options{Audience: report.Customer}))
+	golden(t, "proof.short.txt", render(t, "text", proofOfRestarts(), report.Options{Short: true}))
 	golden(t, "checks.short.txt", render(t, "text", reportOfAl9qy(), report.Options{Short: true}))
 }

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
 // Kind names a document, as in its field "kind".
@@ -21,6 +23,10 @@ const (
 	KindCheckReport Kind = "CheckReport"
 	// KindInventory is a check.Inventory.
 	KindInventory Kind = "Inventory"
+	// KindProof is a proof.Proof.
+	KindProof Kind = "Proof"
+	// KindRunReport is a history.RunReport.
+	KindRunReport Kind = "RunReport"
 )
 
 // Audience says who reads the rendering.
@@ -78,19 +84,21 @@ type Format struct {
 	plan      func(io.Writer, *plan.Plan, Options) error
 	checks    func(io.Writer, *check.Report, Options) error
 	inventory func(io.Writer, *check.Inventory, Options) error
+	proof     func(io.Writer, *proof.Proof, Options) error
+	run       func(io.Writer, *history.RunReport, Options) error
 }
 
 // Formats lists every format, in the order in which help texts show them.
 func Formats() []Format {
 	return []Format{
-		{"text", "for a terminal, short", ".txt", true, textPlan, textChecks, textInventory},
-		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory},
-		{"json", "the document itself", ".json", false, renderJSON[plan.Plan], renderJSON[check.Report], renderJSON[check.Inventory]},
-		{"yaml", "the document itself", ".yaml", false, renderYAML[plan.Plan], renderYAML[check.Report], renderYAML[check.Inventory]},
-		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory},
-		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory},
-		{"junit", "checks as test cases for a pipeline", ".xml", false, nil, junitChecks, nil},
-		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory},
+		{"text", "for a terminal, short", ".txt", true, textPlan, textChecks, textInventory, textProof, textRun},
+		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory, wideProof, nil},
+		{"json", "the document itself", ".json", false, renderJSON[plan.Plan], renderJSON[check.Report], renderJSON[check.Inventory], renderJSON[proof.Proof], renderJSON[history.RunReport]},
+		{"yaml", "the document itself", ".yaml", false, renderYAML[plan.Plan], renderYAML[check.Report], renderYAML[check.Inventory], renderYAML[proof.Proof], renderYAML[history.RunReport]},
+		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory, markdownProof, nil},
+		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory, htmlProof, nil},
+		{"junit", "checks as test cases for a pipeline", ".xml", false, nil, junitChecks, nil, junitProof, nil},
+		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory, nameProof, nil},
 	}
 }
 
@@ -105,6 +113,12 @@ func (f Format) Kinds() []Kind {
 	}
 	if f.inventory != nil {
 		kinds = append(kinds, KindInventory)
+	}
+	if f.proof != nil {
+		kinds = append(kinds, KindProof)
+	}
+	if f.run != nil {
+		kinds = append(kinds, KindRunReport)
 	}
 	return kinds
 }
@@ -121,7 +135,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s is not supported here; use one of: %s", e.What, strings.Join(e.Allowed, ", "))
 }
 
-// Render writes doc in the named format. doc is a plan.Plan, check.Report or check.Inventory, or a pointer to one.
+// Render writes doc in the named format. doc is a plan.Plan, check.Report, check.Inventory or proof.Proof, or a pointer to one.
 // An unknown format, or one that cannot show the document, is an [*UnsupportedError].
 func Render(w io.Writer, format string, doc any, opts Options) error {
 	kind, ok := kindOf(doc)
@@ -136,7 +150,7 @@ func Render(w io.Writer, format string, doc any, opts Options) error {
 		return &UnsupportedError{What: fmt.Sprintf("audience %q", opts.Audience), Allowed: []string{string(Engineer), string(Customer)}}
 	}
 	if opts.Audience == Customer && kind == KindInventory {
-		return &UnsupportedError{What: "an Inventory for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport)}}
+		return &UnsupportedError{What: "an Inventory for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindProof)}}
 	}
 	formats := Formats()
 	var allowed []string
@@ -176,6 +190,14 @@ func (f Format) render(w io.Writer, doc any, opts Options) error {
 		return f.inventory(w, d, opts)
 	case check.Inventory:
 		return f.inventory(w, &d, opts)
+	case *proof.Proof:
+		return f.proof(w, d, opts)
+	case proof.Proof:
+		return f.proof(w, &d, opts)
+	case *history.RunReport:
+		return f.run(w, d, opts)
+	case history.RunReport:
+		return f.run(w, &d, opts)
 	default:
 		return fmt.Errorf("%T is not a document", doc)
 	}
@@ -195,6 +217,14 @@ func kindOf(doc any) (Kind, bool) {
 		return KindInventory, d != nil
 	case check.Inventory:
 		return KindInventory, true
+	case *proof.Proof:
+		return KindProof, d != nil
+	case proof.Proof:
+		return KindProof, true
+	case *history.RunReport:
+		return KindRunReport, d != nil
+	case history.RunReport:
+		return KindRunReport, true
 	default:
 		return "", false
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -31,6 +32,8 @@ func kind(doc any) report.Kind {
 		return report.KindPlan
 	case *check.Report:
 		return report.KindCheckReport
+	case *proof.Proof:
+		return report.KindProof
 	default:
 		return report.KindInventory
 	}
@@ -39,7 +42,7 @@ func kind(doc any) report.Kind {
 func supports(f report.Format, doc any) bool { return slices.Contains(f.Kinds(), kind(doc)) }
 
 func TestEveryFormatRendersEveryDocumentOrRefusesClearly(t *testing.T) {
-	empty := map[string]any{"empty plan": &plan.Plan{}, "empty checks": &check.Report{}, "empty inventory": &check.Inventory{}, "plan by value": *planOfAl9qy()}
+	empty := map[string]any{"empty plan": &plan.Plan{}, "empty checks": &check.Report{}, "empty inventory": &check.Inventory{}, "empty proof": &proof.Proof{}, "plan by value": *planOfAl9qy()}
 	for _, docs := range []map[string]any{documents(), empty} {
 		for name, doc := range docs {
 			for _, f := range report.Formats() {
@@ -148,7 +151,7 @@ func poison(s string) map[string]any {
 	}
 	count(p)
 	return map[string]any{
-		"plan": p,
+		"plan": p, "proof": poisonedProof(s),
 		"checks": &check.Report{
 			APIVersion: apiVersion, Kind: "CheckReport", Metadata: check.Metadata{Tool: s}, Cluster: s, Organization: s, Source: s, Outcome: check.Block, Results: p.Checks, Findings: p.Findings, Accepted: p.Accepted,
 		},
@@ -344,13 +347,15 @@ func TestMarkdownFitsAComment(t *testing.T) {
 }
 
 func TestCustomerSeesNoInternalNames(t *testing.T) {
-	for name, doc := range map[string]any{"plan": planOfAl9qy(), "checks": reportOfAl9qy()} {
+	for name, doc := range map[string]any{"plan": planOfAl9qy(), "checks": reportOfAl9qy(), "proof": proofOfRestarts(), "proof with gaps": proofWithGaps()} {
 		for _, format := range []string{"text", "markdown", "html"} {
 			out := string(render(t, format, doc, report.Options{Audience: report.Customer, Full: true}))
-			for _, internal := range []string{"anubis", "192.168.", "172.17", "worker-k3m9a", "master-p1l6x", "spec.cluster", "KVMConfig", "org-acme", "/var/lib", "6443"} {
+			for _, internal := range []string{"anubis", "192.168.", "172.17", "worker-k3m9a", "master-p1l6x", "spec.cluster", "KVMConfig", "org-acme", "/var/lib", "6443", "k8s-kvm", "docker://"} {
 				assert.NotContains(t, out, internal, "%s %s", name, format)
 			}
-			assert.Contains(t, out, "TRN-DOCKER-001", "ids stay, so that both sides can talk about the same thing")
+			if kind(doc) != report.KindProof {
+				assert.Contains(t, out, "TRN-DOCKER-001", "ids stay, so that both sides can talk about the same thing")
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -55,6 +56,8 @@ func (t *translation) kvmMachine(node *legacy.Node) {
 	pod := &node.Pod.Object
 	o := t.newObject(infraVersion, "KVMMachine", t.result.Namespace, name, PhaseAdopt)
 	t.mark(o, node)
+	// The provider routes by its own label: Cluster API's would make the control plane count as initialized (see machine).
+	o.set("metadata.labels["+infrav1.RoleLabel+"]", roleLabel(node.Role), t.from("adopt"))
 	o.set("spec.providerID", t.providerID(node), t.nodeIDOf(node))
 	for _, e := range t.machineConfigOf(node).machine {
 		// Image, prefix and placement are for machines that are yet to be made.
@@ -89,6 +92,14 @@ func (t *translation) kvmMachine(node *legacy.Node) {
 	o.Adopts = node.ID
 	o.Note = "observed from now on; the VM is not touched"
 	t.add(o)
+}
+
+// roleLabel is the provider's word for a legacy role.
+func roleLabel(role legacy.Role) string {
+	if role == legacy.Master {
+		return infrav1.RoleControlPlane
+	}
+	return infrav1.RoleWorker
 }
 
 // providerID is final: a Node's may be set once and never changed.

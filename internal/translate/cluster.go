@@ -245,6 +245,12 @@ func (t *translation) clusterObject() {
 	} else if text(l) != "" {
 		o.set("spec.clusterNetwork.serviceDomain", text(l), t.from("network-domain", l))
 	}
+	// Legacy and new API servers alike listen on this port; the provider's endpoints lead there.
+	if l := t.config("spec.cluster.kubernetes.api.securePort"); text(l) != "" {
+		if port, ok := t.port(l); ok {
+			o.set("spec.clusterNetwork.apiServerPort", port, t.from("endpoint", l, t.flag("--secure-port")))
+		}
+	}
 	if cidr, ok := t.podCIDR(); ok && t.nodesHavePodCIDR() {
 		o.set("spec.clusterNetwork.pods.cidrBlocks", []any{cidr}, t.from("network-pods", t.config("spec.cluster.calico.subnet"), t.config("spec.cluster.calico.cidr")))
 		t.find(idNodeCIDR, t.config("spec.cluster.calico.subnet"), "the workload cluster's Nodes carry pod CIDRs, which this platform never allocated", "look at who allocates them before the control plane moves")

@@ -34,6 +34,9 @@ var modules = []string{
 //nolint:gosec // a cache for tests, where the variables say it is
 func Kernel(t *testing.T) (kernel, initrd string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("boots a virtual machine, and -short is set")
+	}
 	dir := os.Getenv(kernelVariable)
 	require.NotEmpty(t, dir, "TestMain has to fetch the kernel")
 	kernel, initrd = filepath.Join(dir, "vmlinuz"), filepath.Join(t.TempDir(), "initrd")

@@ -1,0 +1,234 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ClusterMigrationSpec is what people want of the migration.
+type ClusterMigrationSpec struct {
+	// clusterID is the legacy cluster's id, and the name of its Cluster.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a ClusterMigration belongs to one cluster for ever"
+	ClusterID string `json:"clusterID"`
+
+	// pause stops the run at the next safe point, and keeps it stopped.
+	// +optional
+	Pause *Pause `json:"pause,omitempty"`
+
+	// accepted are the checks that warn instead of blocking, and why.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=256
+	Accepted []Waiver `json:"accepted,omitempty"`
+}
+
+// Pause says who stopped the migration, and why.
+type Pause struct {
+	// by is who asked, as user@host.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	By string `json:"by"`
+	// reason is for the people who find the run paused.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+	// since is when it was asked.
+	// +required
+	Since metav1.Time `json:"since"`
+}
+
+// Waiver lets a check warn instead of block.
+type Waiver struct {
+	// id of the check.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ID string `json:"id"`
+	// reason why it was accepted.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+	// until is when the acceptance ends; with the run when empty.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
+}
+
+// State is where a migration stands. The list is closed.
+// +kubebuilder:validation:Enum=Running;Paused;Stopped;Failed;Reached;RollingBack;RolledBack
+type State string
+
+const (
+	// StateRunning means that somebody's migrate works on the cluster, or was killed while it did.
+	StateRunning State = "Running"
+	// StatePaused means that people asked it to wait.
+	StatePaused State = "Paused"
+	// StateStopped means that the run ended at a safe point before its goal, for example by Ctrl-C.
+	StateStopped State = "Stopped"
+	// StateFailed means that a step failed; the message says why and what to do.
+	StateFailed State = "Failed"
+	// StateReached means that the run reached the phase it was told to reach.
+	StateReached State = "Reached"
+	// StateRollingBack means that steps are being taken back.
+	StateRollingBack State = "RollingBack"
+	// StateRolledBack means that every step was taken back.
+	StateRolledBack State = "RolledBack"
+)
+
+// StepState is where a step stands. The list is closed.
+// +kubebuilder:validation:Enum=Running;Done;Failed;Undoing;Undone
+type StepState string
+
+const (
+	// StepRunning steps may have done some of their work; they are run again from the beginning.
+	StepRunning StepState = "Running"
+	// StepDone steps did everything, and it was verified.
+	StepDone StepState = "Done"
+	// StepFailed steps may have done some of their work.
+	StepFailed StepState = "Failed"
+	// StepUndoing steps may have taken back some of their work.
+	StepUndoing StepState = "Undoing"
+	// StepUndone steps took back everything.
+	StepUndone StepState = "Undone"
+)
+
+// StepRecord is what happened to one step.
+type StepRecord struct {
+	// id of the step, as phase/name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ID string `json:"id"`
+	// state of the step.
+	// +required
+	State StepState `json:"state"`
+	// startedAt is when it was first tried.
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+	// finishedAt is when it was done, failed or undone.
+	// +optional
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
+	// attempts counts the tries, retries after a crash included.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+	// message says what was done, or why it failed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Message string `json:"message,omitempty"`
+}
+
+// Run is the run that worked on the cluster last.
+type Run struct {
+	// id of the run.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ID string `json:"id"`
+	// by is who runs it, as user@host.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	By string `json:"by"`
+	// tool is the version of migrate.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Tool string `json:"tool,omitempty"`
+	// token is the fencing token: it grows with every holder of the lock, and a run whose token is not the newest may not write.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Token int64 `json:"token"`
+	// startedAt is when it began.
+	// +required
+	StartedAt metav1.Time `json:"startedAt"`
+	// until is the phase after which it ends.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Until string `json:"until,omitempty"`
+}
+
+// ClusterMigrationStatus is what happened so far. It is what a resumed run goes by.
+// +kubebuilder:validation:MinProperties=1
+type ClusterMigrationStatus struct {
+	// state of the migration.
+	// +optional
+	State State `json:"state,omitempty"`
+	// phase that is worked on, or was reached.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Phase string `json:"phase,omitempty"`
+	// step that is worked on, or failed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Step string `json:"step,omitempty"`
+	// message says in a sentence where the migration stands, with the next command.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Message string `json:"message,omitempty"`
+	// run that worked on the cluster last.
+	// +optional
+	Run *Run `json:"run,omitempty"`
+	// nodes that are adopted, of all, for example 3/15.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Nodes string `json:"nodes,omitempty"`
+	// proof is the outcome of the untouched proof: untouched, touched or incomplete.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Proof string `json:"proof,omitempty"`
+	// planDigest covers what the migration was decided on: a resumed run stops when it differs.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	PlanDigest string `json:"planDigest,omitempty"`
+	// steps in the order in which they were first tried.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=4096
+	Steps []StepRecord `json:"steps,omitempty"`
+	// conditions: Fenced, Translated, Adopted, Locked, Untouched.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ClusterMigration is the migration of one legacy cluster to Cluster API. Everything that a run needs to go on after a crash is in it,
+// or named after it, so that another person's machine can.
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=clustermigrations,scope=Namespaced,shortName=cmig
+// +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.state",description="Where the migration stands"
+// +kubebuilder:printcolumn:name="Phase",type="string",JSONPath=".status.phase",description="Phase that is worked on, or was reached"
+// +kubebuilder:printcolumn:name="Step",type="string",JSONPath=".status.step",description="Step that is worked on, or failed"
+// +kubebuilder:printcolumn:name="Nodes",type="string",JSONPath=".status.nodes",description="Adopted nodes, of all"
+// +kubebuilder:printcolumn:name="Proof",type="string",JSONPath=".status.proof",description="Whether VMs and etcd are untouched"
+// +kubebuilder:printcolumn:name="By",type="string",JSONPath=".status.run.by",description="Who ran migrate last"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.message",description="What happens, or what to do",priority=1
+type ClusterMigration struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what people want.
+	// +required
+	Spec ClusterMigrationSpec `json:"spec"`
+	// status is what happened.
+	// +optional
+	Status ClusterMigrationStatus `json:"status,omitempty,omitzero"`
+}
+
+// ClusterMigrationList is a list of ClusterMigrations.
+// +kubebuilder:object:root=true
+type ClusterMigrationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterMigration `json:"items"`
+}

@@ -1,0 +1,13 @@
+package v1alpha1
+
+// Conditions of a ClusterMigration.
+const (
+	// FencedCondition is True while the legacy operators are silent for this cluster.
+	FencedCondition = "Fenced"
+	// TranslatedCondition is True while Cluster API's objects of the cluster exist.
+	TranslatedCondition = "Translated"
+	// AdoptedCondition is True while every legacy VM is a Machine with a nodeRef, and no Deployment can recreate it.
+	AdoptedCondition = "Adopted"
+	// UntouchedCondition is True when the proof found that no VM, kubelet or etcd was restarted.
+	UntouchedCondition = "Untouched"
+)

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"k8s.io/utils/clock"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+)
+
+type proofOptions struct {
+	source  sourceFlags
+	outputs outputs
+	view    rendering
+	ns      string
+}
+
+func (s *session) proofCommand() *cobra.Command {
+	var o proofOptions
+	cmd := &cobra.Command{
+		Use:   "proof CLUSTER",
+		Short: "Whether anything was restarted since the migration began",
+		Long: `Looks at VMs, kubelets and etcd and compares with what was recorded before the migration changed anything: pod and container ids, restart
+counts, start times, boot ids, etcd's members and term, the Nodes. Looking restarts nothing.
+
+Exit code 0 means untouched, 3 that something was restarted or replaced (and what), 1 that not everything could be read.`,
+		Example:           "  migrate proof al9qy\n  migrate proof al9qy -o html=proof.html -o json=proof.json",
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&o.source, false),
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.proof(cmd.Context(), o, args[0]) },
+	}
+	o.source.addStorageTo(cmd)
+	cmd.Flags().StringVar(&o.ns, "target-namespace", "", "namespace of the Cluster API objects (default: org-<organization>)")
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindProof))
+	o.view.addTo(cmd, false)
+	return cmd
+}
+
+// proof reads the evidence from before, looks again, compares, and renders.
+func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
+	outs, err := o.outputs.resolved(formatsOf(report.KindProof))
+	if err != nil {
+		return err
+	}
+	if err := checkFolders(filesOf(outs)...); err != nil {
+		return err
+	}
+	p, err := s.open(ctx, o.source, false)
+	if err != nil {
+		return err
+	}
+	cluster, err := p.Load(ctx, id)
+	if err != nil {
+		return err
+	}
+	u := &undertaking{id: id, namespace: first(o.ns, check.TargetNamespace(cluster.Organization)), live: p.live, found: &examination{cluster: cluster}}
+	before, err := migrate.LoadEvidence(ctx, p.live.Reader, u.namespace, id)
+	if err != nil {
+		return err
+	}
+	if before == nil {
+		return withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", id), "migrate run %s", id)
+	}
+	after, err := proof.Collect(ctx, s.sources(u), proof.Options{Cluster: id, Tool: s.app.Version.Version, Clock: clock.RealClock{}})
+	if err != nil {
+		return err
+	}
+	doc := proof.Compare(before, after)
+	err = deliver(ctx, s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
+	if err != nil {
+		return err
+	}
+	switch doc.Outcome {
+	case proof.Untouched:
+		return nil
+	case proof.Touched:
+		return ended(CodeBlocked)
+	case proof.Incomplete:
+		return ended(CodeError)
+	}
+	return ended(CodeError)
+}

@@ -1,0 +1,522 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+)
+
+// Defaults of a run.
+const (
+	defaultSettle   = time.Minute
+	defaultLease    = 30 * time.Second
+	defaultPatience = 10 * time.Minute
+	defaultRetry    = 5 * time.Minute
+	retryPause      = time.Second
+)
+
+type runOptions struct {
+	source   sourceFlags
+	examine  examineFlags
+	outputs  outputs
+	view     rendering
+	until    string
+	to       string
+	yes      bool
+	settle   time.Duration
+	lease    time.Duration
+	patience time.Duration
+	events   string
+	// back takes back instead of going forward; lift ends a pause first.
+	back, lift bool
+}
+
+func (s *session) runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run CLUSTER",
+		Short: "Migrate a cluster, or go on where a run ended",
+		Long: `Checks the cluster, and unless something is in the way takes it through the phases fence, translate and adopt: the legacy
+operators are silenced, Cluster API's objects are made, and the running VMs become Machines. No VM, kubelet or etcd is restarted, and
+the report proves it. Nothing is written before the last check has ended, and everything can be taken back with migrate rollback.
+
+A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
+step it is at; the second one at once, and then the step is done again by the next run.
+
+Exit code 0 means that the phase was reached, 3 that a check or another run is in the way, 4 that the migration is paused, 6 that the run
+stopped and can be resumed, 8 that a human has to decide.`,
+		Example: `  migrate run al9qy --ca-cert ca.crt --ca-key ca.key
+  migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
+  migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&o.source, false),
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
+	}
+	s.addRunFlags(cmd, &o)
+	return cmd
+}
+
+// addRunFlags adds what run and resume share.
+func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
+	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: the last)")
+	o.examine.addTo(cmd)
+	s.addEngineFlags(cmd, o)
+	complete(cmd, "until", fixed(migrate.PhaseNames()...))
+}
+
+// addEngineFlags adds what every command that writes has.
+func (s *session) addEngineFlags(cmd *cobra.Command, o *runOptions) {
+	o.source.addStorageTo(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.yes, "yes", false, "do not ask; needed where nobody can answer")
+	flags.DurationVar(&o.settle, "settle", defaultSettle, "how long nobody else may write to the cluster before anything is made")
+	flags.DurationVar(&o.lease, "lock-duration", defaultLease, "how long the run lock outlives a run that was killed")
+	flags.DurationVar(&o.patience, "patience", defaultPatience, "how long one step waits for controllers")
+	flags.StringVar(&o.events, "events-file", "", "append the event log to this file, a JSON object per line")
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindRunReport))
+	o.view.addTo(cmd, false)
+}
+
+func (s *session) resumeCommand() *cobra.Command {
+	o := runOptions{lift: true}
+	cmd := &cobra.Command{
+		Use:               "resume CLUSTER",
+		Short:             "End a pause and go on",
+		Long:              "Ends the pause of a migration and runs it on, with the flags and the exit codes of migrate run.",
+		Example:           "  migrate resume al9qy --ca-cert ca.crt --ca-key ca.key",
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&o.source, false),
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
+	}
+	s.addRunFlags(cmd, &o)
+	return cmd
+}
+
+func (s *session) rollbackCommand() *cobra.Command {
+	o := runOptions{back: true, lift: true}
+	cmd := &cobra.Command{
+		Use:   "rollback CLUSTER",
+		Short: "Take a migration back and give the cluster to the legacy operators again",
+		Long: `Takes back what migrate run did, the last step first: the pods return to their Deployments, Cluster API's objects go without
+touching a VM, and the legacy operators' objects get their recorded values back. Provider IDs of Nodes stay, they can never be removed; they
+mean nothing to the legacy operators.
+
+A rollback that ended early goes on with the same command.`,
+		Example:           "  migrate rollback al9qy\n  migrate rollback al9qy --to fence --yes",
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&o.source, false),
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
+	}
+	cmd.Flags().StringVar(&o.to, "to", "", "the phase that stays done (default: everything is taken back)")
+	s.addEngineFlags(cmd, &o)
+	complete(cmd, "to", fixed(migrate.PhaseNames()...))
+	return cmd
+}
+
+// undertaking is everything a run, a rollback or a proof needs of one cluster.
+type undertaking struct {
+	id, namespace string
+	live          *kube.ReadOnly
+	object        *migrationv1alpha1.ClusterMigration
+	record        *adopt.Record
+	found         *examination
+	accepted      []check.Accepted
+}
+
+// started tells that a run has begun something that was not taken back.
+func (u *undertaking) started() bool {
+	return u.object != nil && slices.ContainsFunc(u.object.Status.Steps, func(r migrationv1alpha1.StepRecord) bool {
+		return r.State != migrationv1alpha1.StepUndone
+	})
+}
+
+// run does the work of run, resume and rollback:
+//
+//  1. look at the cluster, as it was recorded if a run has begun,
+//  2. refuse if a check or a human is in the way,
+//  3. ask,
+//  4. run the steps, and tell about each,
+//  5. render the report.
+func (s *session) run(ctx context.Context, o runOptions, id string) error {
+	if err := knownPhase("--until", o.until); err != nil {
+		return err
+	}
+	if err := knownPhase("--to", o.to); err != nil {
+		return err
+	}
+	outs, err := o.outputs.resolved(formatsOf(report.KindRunReport))
+	if err != nil {
+		return err
+	}
+	if err := checkFolders(append(filesOf(outs), o.events)...); err != nil {
+		return err
+	}
+	u, err := s.undertake(ctx, o, id)
+	if err != nil {
+		return err
+	}
+	if err := s.mayBegin(ctx, o, u); err != nil {
+		return err
+	}
+	engine, err := s.engine(ctx, o, u)
+	if err != nil {
+		return err
+	}
+	opts := migrate.Options{
+		Run: newRunID(), By: s.who(), Tool: s.app.Version.Version, Until: o.until, Accepted: u.accepted,
+		Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+	}
+	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
+	work := s.app.Hard
+	if work == nil {
+		work = context.WithoutCancel(ctx)
+	}
+	var result migrate.Result
+	if o.back {
+		result, err = engine.Back(work, opts, o.to)
+	} else {
+		result, err = engine.Forward(work, opts)
+	}
+	if err != nil {
+		return s.cannotRun(u.id, err)
+	}
+	doc := engine.Report(result, o.back)
+	err = deliver(work, s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
+	if err != nil {
+		return err
+	}
+	return s.endedRun(u.id, o, result)
+}
+
+func knownPhase(flag, name string) error {
+	if name == "" || slices.Contains(migrate.PhaseNames(), name) {
+		return nil
+	}
+	return usage("", "%s is %q; it can be %s%s", flag, name, strings.Join(migrate.PhaseNames(), ", "), didYouMean(name, migrate.PhaseNames()))
+}
+
+// undertake reads the cluster. A cluster that is being migrated is shown as it was before, so that the translation is the first run's.
+func (s *session) undertake(ctx context.Context, o runOptions, id string) (*undertaking, error) {
+	p, err := s.open(ctx, o.source, true)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := p.IDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if id, err = chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
+		return nil, err
+	}
+	brief, err := legacy.LoadInventory(ctx, p.Source, id)
+	if err != nil {
+		return nil, err
+	}
+	u := &undertaking{id: id, namespace: o.examine.targetNamespace, live: p.live}
+	if u.namespace == "" {
+		u.namespace = check.TargetNamespace(brief.Organization)
+	}
+	if err := s.readMigration(ctx, u); err != nil {
+		return nil, err
+	}
+	reader := client.Reader(p.live.Reader)
+	if u.record != nil {
+		reader = adopt.AsBefore(reader, u.record)
+	}
+	opts := legacy.Options{StorageConfig: o.source.storage, WorkloadReader: s.workloadReader}
+	place := &place{Source: legacy.NewLive(reader, p.live.Server, opts), live: p.live}
+	s.atEnd(place.Close)
+	e, err := s.examiner(ctx, place, ids, o.examine)
+	if err != nil {
+		return nil, err
+	}
+	if e.authority == nil && u.started() {
+		// The key was given when the run began, and is where Cluster API looks for it.
+		e.authority = func(id string) pki.Source {
+			return pki.Secret{Reader: p.live.Reader, Namespace: u.namespace, Name: id + "-ca"}
+		}
+	}
+	u.accepted = e.accept
+	u.found, err = e.examine(ctx, id)
+	return u, err
+}
+
+// readMigration reads what earlier runs left.
+func (s *session) readMigration(ctx context.Context, u *undertaking) error {
+	var err error
+	if u.object, err = migrate.Read(ctx, u.live.Reader, u.namespace, u.id); err != nil || u.object == nil {
+		return err
+	}
+	u.record, err = migrate.LoadRecord(ctx, u.live.Reader, u.namespace, u.id)
+	return err
+}
+
+// changing makes the connection that can change the management cluster.
+func (s *session) changing() (*kube.Changing, error) {
+	config, err := s.kube.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	return kube.ForChanges(config, s.kubeOptions())
+}
+
+// mayBegin stops a run that must not begin: nothing has been written yet.
+func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) error {
+	switch {
+	case o.back && u.object == nil:
+		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
+	case o.back:
+	case !u.started():
+		if code := codeOfCheck(u.found.report.Outcome); code != CodeOK {
+			if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true}); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. migrate check %s says more.\n", u.id)
+			return ended(code)
+		}
+		if !u.found.caKey {
+			return usage("--ca-cert ca.crt --ca-key ca.key", "the cluster's CA key is needed to run")
+		}
+	case u.object.Spec.Pause != nil && !o.lift:
+		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
+		return ended(CodeWaiting)
+	}
+	if err := s.confirm(ctx, o, u); err != nil {
+		return err
+	}
+	if u.object != nil && u.object.Spec.Pause != nil && o.lift {
+		change, err := s.changing()
+		if err != nil {
+			return err
+		}
+		return migrate.SetPause(ctx, change.Client, u.object, nil)
+	}
+	return nil
+}
+
+// confirm asks the person at the terminal to type the cluster's id.
+func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error {
+	if o.yes {
+		return nil
+	}
+	what := "takes over the running VMs; nothing is restarted, and migrate rollback takes it back"
+	if o.back {
+		what = "takes the migration back; nothing is restarted"
+	}
+	_, terminal := s.app.Terminal(s.app.Err)
+	if !isInteractive(s.env, terminal) {
+		return usage("--yes", "this changes cluster %s, and nobody can be asked here", u.id)
+	}
+	_, _ = fmt.Fprintf(s.app.Err, "%s on %s: %d masters, %d workers. This %s.\nType the cluster's id to start: ", u.id, u.live.Server,
+		len(u.found.cluster.Masters()), len(u.found.cluster.Workers()), what)
+	var answer string
+	if _, err := fmt.Fscanln(s.app.In, &answer); err != nil || answer != u.id {
+		return usage("--yes", "not confirmed; nothing was written")
+	}
+	return nil
+}
+
+// engine puts together what runs the steps.
+func (s *session) engine(ctx context.Context, o runOptions, u *undertaking) (*migrate.Engine, error) {
+	clk := clock.RealClock{}
+	change, err := s.changing()
+	if err != nil {
+		return nil, err
+	}
+	config, err := s.workloadConfig(u.found.cluster, s.global.workloadKubeconfig != "" || s.global.workloadContext != "")
+	if err != nil {
+		return nil, err
+	}
+	if config == nil {
+		return nil, withHint(fmt.Errorf("cluster %s has no kubeconfig Secret", u.id), "name a way into the workload cluster with --workload-kubeconfig")
+	}
+	inside, err := kube.ForChanges(config, s.kubeOptions())
+	if err != nil {
+		return nil, err
+	}
+	namespace := u.namespace
+	lock := &migrate.Lock{
+		Client: change.Client, Clock: clk, Key: migrate.LockKey(namespace, u.id), Holder: s.who() + fmt.Sprintf(" (%d)", os.Getpid()),
+		Duration: o.lease, Gone: s.gone,
+	}
+	counter := &migrate.Counter{}
+	told := kube.WriterOptions{Gate: lock.Gate, Told: counter.Add}
+	management := adopt.Side{Client: change.Client, Writer: kube.NewWriter(change.Client, told)}
+	if !o.back {
+		free := adopt.Side{Client: change.Client, Writer: kube.NewWriter(change.Client, kube.WriterOptions{Told: counter.Add})}
+		object := u.found.result.Object("Namespace", namespace)
+		if object == nil {
+			return nil, fmt.Errorf("cluster %s: the translation has no namespace %s", u.id, namespace)
+		}
+		if err := migrate.Prepare(ctx, free, clk, &object.Unstructured); err != nil {
+			return nil, err
+		}
+	}
+	record := u.record
+	if record == nil {
+		record = adopt.NewRecord(u.found.cluster, u.object != nil, clk.Now(), s.who())
+	}
+	log := &migrate.Log{Clock: clk, Run: "", Cluster: u.id, By: s.who(), Tool: s.app.Version.Version}
+	if o.events != "" {
+		file, err := os.OpenFile(o.events, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("opening the event log: %w", err)
+		}
+		s.atEnd(file.Close)
+		log.File = file
+	}
+	view := s.newRunView()
+	log.Watch = view.event
+	work := &migrate.Work{
+		Adopter: &adopt.Adopter{
+			Picture: u.found.cluster, Result: u.found.result, Record: record, Management: management,
+			Workload: adopt.Side{Client: inside.Client, Writer: kube.NewWriter(inside.Client, told)}, Clock: clk, Patience: o.patience, Tell: view.tell,
+			DryRun: u.live.Applier,
+		},
+		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk,
+	}
+	return &migrate.Engine{
+		Graph: migrate.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
+	}, nil
+}
+
+// sources are where evidence comes from; what is missing is unread, with the reason.
+func (s *session) sources(u *undertaking) proof.Sources {
+	out := proof.Sources{Management: u.live.Reader}
+	inside, err := s.inside(u.found.cluster)
+	switch {
+	case err != nil:
+		out.WorkloadUnread = err.Error()
+	case inside == nil:
+		out.WorkloadUnread = "there is no kubeconfig of the workload cluster"
+	default:
+		out.Workload, out.WorkloadGet = inside.Reader, inside.Get
+	}
+	members, err := s.etcd(u.found.cluster)
+	if err != nil {
+		out.EtcdUnread = err.Error()
+		return out
+	}
+	s.atEnd(members.Close)
+	out.Etcd = members
+	return out
+}
+
+func (s *session) inside(cluster *legacy.Cluster) (*kube.ReadOnly, error) {
+	config, err := s.workloadConfig(cluster, s.global.workloadKubeconfig != "" || s.global.workloadContext != "")
+	if err != nil || config == nil {
+		return nil, err
+	}
+	return kube.ForConfig(config, s.kubeOptions())
+}
+
+// etcd makes a client of the legacy etcd, by its name through the ingress, with the certificate that Calico uses for it.
+func (s *session) etcd(cluster *legacy.Cluster) (*etcd.Client, error) {
+	if cluster.Config == nil || cluster.Config.Object.Spec.Cluster.Etcd.Domain == "" {
+		return nil, errors.New("the KVMConfig names no etcd domain")
+	}
+	for _, component := range []string{"calico-etcd-client", "etcd"} {
+		if c := cluster.Certificates[component]; c != nil {
+			data := c.Secret.Object.Data
+			return etcd.New(etcd.Options{
+				Endpoints: []etcd.Endpoint{{URL: "https://" + cluster.Config.Object.Spec.Cluster.Etcd.Domain + ":443"}},
+				TLS:       etcd.TLS{CA: data["ca"], Cert: data["crt"], Key: data["key"]}, Dial: (&net.Dialer{}).DialContext,
+			})
+		}
+	}
+	return nil, errors.New("no certificate Secret for etcd clients was found")
+}
+
+// who is the person at this machine, for locks and records.
+func (s *session) who() string {
+	name := s.env["USER"]
+	if name == "" {
+		name = s.env["LOGNAME"]
+	}
+	if name == "" {
+		name = "unknown"
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}
+
+// gone tells that a lock's holder was a process of this machine and user that has ended.
+func (s *session) gone(holder string) bool {
+	var pid int
+	rest, found := strings.CutPrefix(holder, s.who()+" (")
+	if !found {
+		return false
+	}
+	if _, err := fmt.Sscanf(rest, "%d)", &pid); err != nil || pid == os.Getpid() {
+		return false
+	}
+	return !processRuns(pid)
+}
+
+func newRunID() string {
+	var random [6]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
+}
+
+// cannotRun explains why a run could not begin.
+func (s *session) cannotRun(id string, err error) error {
+	var held *migrate.HeldError
+	if errors.As(err, &held) {
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nSee what it does: migrate status %s --watch\n", id, held, id)
+		return ended(CodeBlocked)
+	}
+	return err
+}
+
+// endedRun turns the result into the exit code, and says what to do next.
+func (s *session) endedRun(id string, o runOptions, result migrate.Result) error {
+	again := "migrate run " + id
+	if o.back {
+		again = "migrate rollback " + id
+	}
+	switch result.Outcome {
+	case migrate.Reached:
+		return nil
+	case migrate.Paused:
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: migrate resume %s\n", id, result.Message, id)
+		return ended(CodeWaiting)
+	case migrate.Stopped:
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s   Take back with: migrate rollback %s\n", id, result.Message, again, id)
+		if errors.Is(result.Err, context.Canceled) {
+			return ended(CodeInterrupted)
+		}
+		return ended(CodeStopped)
+	case migrate.Failed:
+		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s   Take back with: migrate rollback %s\n", id, result.Message, again, id)
+		return ended(CodeStopped)
+	}
+	return result.Err
+}

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+)
+
+// runView tells on standard error what a run does: a line per transition, and on a terminal a last line that shows what is waited for.
+type runView struct {
+	mu      sync.Mutex
+	w       io.Writer
+	rewrite bool
+	quiet   bool
+	clock   func() time.Time
+	step    string
+}
+
+func (s *session) newRunView() *runView {
+	return &runView{w: s.app.Err, rewrite: s.watched(), quiet: s.global.quiet, clock: s.app.Now}
+}
+
+// event shows one event.
+func (v *runView) event(e history.Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.quiet {
+		return
+	}
+	v.clear()
+	at := e.TS.UTC().Format(time.TimeOnly + "Z")
+	switch e.Type {
+	case history.StepStarted:
+		v.step = e.Step
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s start    %s\n", at, e.Step, e.Message)
+	case history.StepDone:
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s done     %s\n", at, e.Step, e.Took)
+	case history.StepUndone:
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s undone   %s  %s\n", at, e.Step, e.Took, e.Message)
+	case history.StepRetry:
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s retry    %s\n", at, e.Step, e.Message)
+	case history.PhaseStarted, history.RunStarted, history.RunResumed, history.RunFinished, history.RunFailed, history.RunPaused, history.RunStopped:
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s %s\n", at, first(e.Phase, string(e.Type)), e.Message)
+	case history.PhaseDone, history.StepFailed, history.StepProgress:
+	}
+}
+
+// tell shows a sentence about the step that runs.
+func (v *runView) tell(format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.quiet {
+		return
+	}
+	v.clear()
+	text := fmt.Sprintf(format, args...)
+	if v.rewrite {
+		_, _ = fmt.Fprintf(v.w, "           %-26s …        %s", v.step, text)
+		return
+	}
+	_, _ = fmt.Fprintf(v.w, "%s  %-26s …        %s\n", v.clock().UTC().Format(time.TimeOnly+"Z"), v.step, text)
+}
+
+func (v *runView) clear() {
+	if v.rewrite {
+		_, _ = io.WriteString(v.w, "\r\x1b[K")
+	}
+}

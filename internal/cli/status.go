@@ -1,0 +1,349 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+)
+
+// migrationOptions are what commands about a migration share.
+type migrationOptions struct {
+	source sourceFlags
+	format string
+	watch  bool
+}
+
+func (o *migrationOptions) addTo(cmd *cobra.Command, formats ...string) {
+	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], "format: "+strings.Join(formats, ", "))
+	complete(cmd, "output", fixed(formats...))
+}
+
+func (o *migrationOptions) check(formats ...string) error {
+	if !slices.Contains(formats, o.format) {
+		return usage("", "-o is %q; it can be %s", o.format, strings.Join(formats, ", "))
+	}
+	return nil
+}
+
+func statusFormats() []string { return []string{"text", "json", "yaml", "name"} }
+
+func (s *session) statusCommand() *cobra.Command {
+	var o migrationOptions
+	cmd := &cobra.Command{
+		Use:   "status [CLUSTER]",
+		Short: "Where migrations stand",
+		Long: `Shows the migrations of the management cluster, or one of them step by step, as their ClusterMigration objects tell it.
+kubectl get clustermigrations -A tells the same in a line each.`,
+		Example:           "  migrate status\n  migrate status al9qy --watch\n  migrate status al9qy -o json",
+		Args:              atMostOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&o.source, false),
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.status(cmd.Context(), o, args) },
+	}
+	o.addTo(cmd, statusFormats()...)
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show every change until Ctrl-C")
+	return cmd
+}
+
+// status lists the migrations, and shows them again whenever one changes if asked to.
+func (s *session) status(ctx context.Context, o migrationOptions, args []string) error {
+	if err := o.check(statusFormats()...); err != nil {
+		return err
+	}
+	live, err := s.connect()
+	if err != nil {
+		return err
+	}
+	found, err := s.migrations(ctx, live.Reader, args)
+	if err != nil {
+		return err
+	}
+	if err := s.showStatus(found, o, len(args) == 1); err != nil || !o.watch {
+		return err
+	}
+	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
+	seen := versions(found)
+	err = kube.Await(ctx, live.Reader, clock.RealClock{}, scope, func(map[types.UID]*unstructured.Unstructured) string {
+		now, readErr := s.migrations(ctx, live.Reader, args)
+		if readErr == nil && versions(now) != seen {
+			seen = versions(now)
+			if readErr = s.showStatus(now, o, len(args) == 1); readErr != nil {
+				s.log.WithField("err", readErr).Warn("the status could not be shown")
+			}
+		}
+		return "changes"
+	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // Ctrl-C is how a watch ends
+	}
+	return err
+}
+
+// versions tells two lists apart.
+func versions(found []migrationv1alpha1.ClusterMigration) string {
+	var text strings.Builder
+	for i := range found {
+		text.WriteString(string(found[i].UID) + "/" + found[i].ResourceVersion + " ")
+	}
+	return text.String()
+}
+
+// migrations lists the ClusterMigrations, or the one of a cluster.
+func (s *session) migrations(ctx context.Context, reader client.Reader, args []string) ([]migrationv1alpha1.ClusterMigration, error) {
+	list := &migrationv1alpha1.ClusterMigrationList{}
+	err := reader.List(ctx, list)
+	if kube.Unserved(err) {
+		list, err = &migrationv1alpha1.ClusterMigrationList{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing ClusterMigrations: %w", err)
+	}
+	found := list.Items
+	if len(args) == 1 {
+		found = slices.DeleteFunc(found, func(m migrationv1alpha1.ClusterMigration) bool { return m.Spec.ClusterID != args[0] })
+		if len(found) == 0 {
+			return nil, withHint(fmt.Errorf("cluster %s is not being migrated", args[0]), "migrate run %s", args[0])
+		}
+	}
+	slices.SortFunc(found, func(a, b migrationv1alpha1.ClusterMigration) int {
+		return strings.Compare(a.Spec.ClusterID, b.Spec.ClusterID)
+	})
+	return found, nil
+}
+
+func (s *session) showStatus(found []migrationv1alpha1.ClusterMigration, o migrationOptions, one bool) error {
+	var err error
+	switch {
+	case o.format == "json" || o.format == "yaml":
+		var doc any = found
+		if one {
+			doc = found[0]
+		}
+		var text []byte
+		if text, err = json.MarshalIndent(doc, "", "  "); err == nil && o.format == "yaml" {
+			text, err = yaml.JSONToYAML(text)
+		}
+		if err == nil {
+			_, err = fmt.Fprintln(s.out, strings.TrimSuffix(string(text), "\n"))
+		}
+	case o.format == "name":
+		for i := range found {
+			if _, err = fmt.Fprintln(s.out, found[i].Spec.ClusterID); err != nil {
+				break
+			}
+		}
+	case one:
+		err = writeOneStatus(s.out, &found[0], s.app.Now())
+	default:
+		err = writeStatusTable(s.out, found)
+	}
+	if err != nil {
+		return fmt.Errorf("writing to standard output: %w", err)
+	}
+	return nil
+}
+
+func writeStatusTable(w io.Writer, found []migrationv1alpha1.ClusterMigration) error {
+	if len(found) == 0 {
+		_, err := fmt.Fprintln(w, "no cluster is being migrated")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "CLUSTER\tSTATE\tPHASE\tSTEP\tNODES\tPROOF\tBY\tMESSAGE")
+	for i := range found {
+		m, by := &found[i], ""
+		if m.Status.Run != nil {
+			by = m.Status.Run.By
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Spec.ClusterID, m.Status.State, dash(m.Status.Phase), dash(m.Status.Step),
+			dash(m.Status.Nodes), dash(m.Status.Proof), dash(by), oneLine(m.Status.Message))
+	}
+	return table.Flush()
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// writeOneStatus tells of one migration, phase by phase, and what to do next.
+func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time.Time) error {
+	var text strings.Builder
+	by := ""
+	if m.Status.Run != nil {
+		by = " · " + m.Status.Run.By + ", since " + m.Status.Run.StartedAt.UTC().Format("2006-01-02 15:04:05Z")
+	}
+	fmt.Fprintf(&text, "Cluster %s  %s · phase %s · %s nodes adopted%s\n", m.Spec.ClusterID, strings.ToLower(string(m.Status.State)), dash(m.Status.Phase), dash(m.Status.Nodes), by)
+	if m.Spec.Pause != nil {
+		fmt.Fprintf(&text, "paused %s by %s: %s\n", now.Sub(m.Spec.Pause.Since.Time).Round(time.Second), m.Spec.Pause.By, m.Spec.Pause.Reason)
+	}
+	if m.Status.Message != "" {
+		fmt.Fprintf(&text, "%s\n", oneLine(m.Status.Message))
+	}
+	if m.Status.Proof != "" {
+		fmt.Fprintf(&text, "proof: %s\n", m.Status.Proof)
+	}
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, phase := range migrate.Describe(migrate.Graph(), m) {
+		_, _ = fmt.Fprintf(table, "%s\t%s\t\t%s\n", phase.Name, phaseState(phase), phase.Title)
+		for _, step := range phase.Steps {
+			_, _ = fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", step.ID, step.State, step.Took, oneLine(first(step.Message, step.Title)))
+		}
+	}
+	_ = table.Flush() // a strings.Builder takes everything
+	switch m.Status.State {
+	case migrationv1alpha1.StatePaused:
+		fmt.Fprintf(&text, "go on with: migrate resume %s\n", m.Spec.ClusterID)
+	case migrationv1alpha1.StateFailed, migrationv1alpha1.StateStopped:
+		fmt.Fprintf(&text, "go on with: migrate run %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
+	case migrationv1alpha1.StateReached:
+		fmt.Fprintf(&text, "check again any time with: migrate proof %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
+	case migrationv1alpha1.StateRunning, migrationv1alpha1.StateRollingBack, migrationv1alpha1.StateRolledBack:
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// phaseState sums up the steps of a phase.
+func phaseState(p history.Phase) string {
+	count := map[string]int{}
+	for _, s := range p.Steps {
+		count[s.State]++
+	}
+	switch {
+	case count["failed"] > 0:
+		return "failed"
+	case count["running"]+count["undoing"] > 0:
+		return "running"
+	case count["done"] == len(p.Steps):
+		return "done"
+	case count["done"] > 0:
+		return fmt.Sprintf("%d/%d", count["done"], len(p.Steps))
+	case count["undone"] > 0:
+		return "undone"
+	default:
+		return "waiting"
+	}
+}
+
+func (s *session) pauseCommand() *cobra.Command {
+	var source sourceFlags
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "pause CLUSTER --reason TEXT",
+		Short: "Ask a migration to wait after the step it is at",
+		Long: `Asks the run that works on the cluster to end after the step it is at, and keeps later runs from beginning. Nothing is half done then.
+migrate resume ends the pause.`,
+		Example:           `  migrate pause al9qy --reason "disk alert on anubis"`,
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&source, false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.TrimSpace(reason) == "" {
+				return usage(`--reason "disk alert"`, "a pause needs a reason: it is shown to whoever finds the migration paused")
+			}
+			change, err := s.changing()
+			if err != nil {
+				return err
+			}
+			found, err := s.migrations(cmd.Context(), change.Client, args)
+			if err != nil {
+				return err
+			}
+			pause := &migrationv1alpha1.Pause{By: s.who(), Reason: reason, Since: metav1.NewTime(s.app.Now())}
+			if err := migrate.SetPause(cmd.Context(), change.Client, &found[0], pause); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(s.out, "%s waits after the step it is at. Go on with: migrate resume %s\n", args[0], args[0])
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the people who find it paused")
+	return cmd
+}
+
+func eventFormats() []string { return []string{"text", "json"} }
+
+func (s *session) eventsCommand() *cobra.Command {
+	var o migrationOptions
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use:               "events CLUSTER",
+		Short:             "What happened in a migration, one event per line",
+		Long:              "Shows the event log of a migration as it is kept in the management cluster, over all its runs. With -o json every line is a JSON object.",
+		Example:           "  migrate events al9qy\n  migrate events al9qy --since 1h -o json",
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&o.source, false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(eventFormats()...); err != nil {
+				return err
+			}
+			live, err := s.connect()
+			if err != nil {
+				return err
+			}
+			found, err := s.migrations(cmd.Context(), live.Reader, args)
+			if err != nil {
+				return err
+			}
+			events, err := migrate.LoadEvents(cmd.Context(), live.Reader, found[0].Namespace, args[0])
+			if err != nil {
+				return err
+			}
+			return s.writeEvents(events, o.format, since)
+		},
+	}
+	o.addTo(cmd, eventFormats()...)
+	cmd.Flags().DurationVar(&since, "since", 0, "only events of this last while, for example 1h")
+	return cmd
+}
+
+func (s *session) writeEvents(events []history.Event, format string, since time.Duration) error {
+	for _, e := range events {
+		if since > 0 && e.TS.Before(s.app.Now().Add(-since)) {
+			continue
+		}
+		line := fmt.Sprintf("%s  %-12s  %-26s %s", e.TS.UTC().Format(time.RFC3339), e.Type, first(e.Step, e.Phase), oneLine(strings.TrimSpace(e.Took+" "+e.Message)))
+		if format == "json" {
+			raw, err := json.Marshal(e)
+			if err != nil {
+				return fmt.Errorf("writing event %d: %w", e.Seq, err)
+			}
+			line = string(raw)
+		}
+		if _, err := fmt.Fprintln(s.out, strings.TrimRight(line, " ")); err != nil {
+			return fmt.Errorf("writing to standard output: %w", err)
+		}
+	}
+	return nil
+}
+
+// first returns the first text that is not empty.
+func first(texts ...string) string {
+	for _, text := range texts {
+		if text != "" {
+			return text
+		}
+	}
+	return ""
+}

@@ -1,0 +1,111 @@
+package etcd_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+)
+
+// The tests against real servers are in the lab, package etcdtest.
+
+func clientPair(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "client"}, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	raw, err := x509.MarshalECPrivateKey(private)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})
+}
+
+func TestAClientNeedsAllItsParts(t *testing.T) {
+	t.Parallel()
+	cert, key := clientPair(t)
+	good := etcd.TLS{CA: cert, Cert: cert, Key: key}
+	dial := new(net.Dialer).DialContext
+	for want, opts := range map[string]etcd.Options{
+		"no endpoint is known":       {TLS: good, Dial: dial},
+		"no dialer was given":        {TLS: good, Endpoints: []etcd.Endpoint{{URL: "https://a:443"}}},
+		"must be https://HOST:PORT":  {TLS: good, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "http://a:443"}}},
+		"reading the URL":            {TLS: good, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://a:b:c"}}},
+		"there is no certificate":    {TLS: etcd.TLS{Cert: cert, Key: key}, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://a:443"}}},
+		"reading the client certifi": {TLS: etcd.TLS{CA: cert, Cert: cert}, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://b"}, {URL: "https://a:443"}}},
+	} {
+		_, err := etcd.New(opts)
+		require.ErrorContains(t, err, "preparing a client for etcd")
+		require.ErrorContains(t, err, want)
+	}
+	client, err := etcd.New(etcd.Options{TLS: good, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://a"}, {URL: "https://b:2379"}}})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"https://a", "https://b:2379"}, client.Endpoints())
+	_, err = client.Status(t.Context(), "https://c")
+	require.EqualError(t, err, "asking etcd at https://c for its status: this endpoint was not given")
+	require.NoError(t, client.Close())
+}
+
+func TestMetricsAreReadOnceAndInFull(t *testing.T) {
+	t.Parallel()
+	answer := func(w http.ResponseWriter) { _, _ = w.Write([]byte("up 1\n")) }
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "GET /metrics", r.Method+" "+r.URL.Path)
+		assert.Equal(t, "example.com", r.TLS.ServerName, "an ingress sees the name, not the address")
+		answer(w)
+	}))
+	defer server.Close()
+	where, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	cert, key := clientPair(t)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	at := "https://example.com:443"
+	client, err := etcd.New(etcd.Options{
+		TLS: etcd.TLS{CA: ca, Cert: cert, Key: key}, Dial: new(net.Dialer).DialContext, Endpoints: []etcd.Endpoint{{URL: at, Address: where.Host}},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+
+	text, err := client.Metrics(t.Context(), at)
+	require.NoError(t, err)
+	assert.Equal(t, "up 1\n", string(text))
+	for want, f := range map[string]func(http.ResponseWriter){
+		"it answers 403 Forbidden": func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) },
+		"it answers 302 Found": func(w http.ResponseWriter) {
+			w.Header().Set("Location", "https://elsewhere.example.test/")
+			w.WriteHeader(http.StatusFound)
+		},
+		"the answer is longer than": func(w http.ResponseWriter) { _, _ = w.Write([]byte(strings.Repeat("x", 17<<20))) },
+	} {
+		answer = f
+		_, err := client.Metrics(t.Context(), at)
+		require.ErrorContains(t, err, "asking etcd at https://example.com:443 for its metrics: "+want)
+	}
+}
+
+func TestIDsAreWrittenAsEtcdctlDoes(t *testing.T) {
+	t.Parallel()
+	saved, err := json.Marshal(map[string]etcd.ID{"id": 0x8e9e05c52164694d})
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"id": "8e9e05c52164694d"}`, string(saved))
+	var got map[string]etcd.ID
+	require.NoError(t, json.Unmarshal(saved, &got))
+	assert.Equal(t, etcd.ID(0x8e9e05c52164694d), got["id"])
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"id": "xyz"}`), &got), `reading the etcd id "xyz"`)
+}

@@ -1,0 +1,126 @@
+package history
+
+import (
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+)
+
+// EventVersion is the version of the events' layout, in every line.
+const EventVersion = 1
+
+// EventType is what an event tells. The list is closed; a new type is a new version.
+type EventType string
+
+const (
+	// RunStarted is the first event of a run; it carries the tool's version.
+	RunStarted EventType = "run.started"
+	// RunResumed begins a run that goes on where another ended.
+	RunResumed EventType = "run.resumed"
+	// RunPaused ends a run because people asked for a pause.
+	RunPaused EventType = "run.paused"
+	// RunFinished ends a run that reached its goal.
+	RunFinished EventType = "run.finished"
+	// RunFailed ends a run that could not go on.
+	RunFailed EventType = "run.failed"
+	// RunStopped ends a run at a safe point because it was interrupted.
+	RunStopped EventType = "run.stopped"
+	// PhaseStarted and PhaseDone frame a phase.
+	PhaseStarted EventType = "phase.started"
+	// PhaseDone means that every step of the phase is done.
+	PhaseDone EventType = "phase.done"
+	// StepStarted and the following ones tell of one step.
+	StepStarted EventType = "step.started"
+	// StepProgress carries a sentence about what the step waits for or did.
+	StepProgress EventType = "step.progress"
+	// StepRetry means that a try failed for a reason that may pass.
+	StepRetry EventType = "step.retry"
+	// StepDone means that the step did everything and it was verified.
+	StepDone EventType = "step.done"
+	// StepFailed ends a step that could not be done.
+	StepFailed EventType = "step.failed"
+	// StepUndone means that the step was taken back.
+	StepUndone EventType = "step.undone"
+)
+
+// EventTypes lists all of them.
+func EventTypes() []EventType {
+	return []EventType{
+		RunStarted, RunResumed, RunPaused, RunFinished, RunFailed, RunStopped, PhaseStarted, PhaseDone,
+		StepStarted, StepProgress, StepRetry, StepDone, StepFailed, StepUndone,
+	}
+}
+
+// Event is one line of the event log.
+type Event struct {
+	V int `json:"v"`
+	// Seq counts the events of a migration from 1, over all its runs, without gaps.
+	Seq     int       `json:"seq"`
+	TS      time.Time `json:"ts"`
+	Type    EventType `json:"type"`
+	Run     string    `json:"run"`
+	Cluster string    `json:"cluster"`
+	Phase   string    `json:"phase,omitempty"`
+	Step    string    `json:"step,omitempty"`
+	By      string    `json:"by,omitempty"`
+	Tool    string    `json:"tool,omitempty"`
+	// Took is how long a step, phase or run took, as a Go duration.
+	Took string `json:"took,omitempty"`
+	// Message is a sentence for people.
+	Message string `json:"message,omitempty"`
+}
+
+// RunReport tells what a run did, phase by phase, with the proof that nothing was restarted.
+type RunReport struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Cluster    string `json:"cluster"`
+	// Namespace is where the Cluster API objects live.
+	Namespace string `json:"namespace"`
+	Run       string `json:"run"`
+	By        string `json:"by"`
+	Tool      string `json:"tool"`
+	// Direction is forward or back.
+	Direction  string    `json:"direction"`
+	StartedAt  time.Time `json:"startedAt"`
+	FinishedAt time.Time `json:"finishedAt"`
+	// Outcome is ok, paused, stopped or failed.
+	Outcome string `json:"outcome"`
+	// Message says how it ended, in a sentence, with the next command.
+	Message string  `json:"message"`
+	Phases  []Phase `json:"phases"`
+	// Writes counts the requests that changed something, by verb; Total is their sum.
+	Writes Writes `json:"writes"`
+	// Accepted are the checks that were waived, and why.
+	Accepted []check.Accepted `json:"accepted,omitempty"`
+	// Proof compares VMs and etcd with what they were before; absent when the run did not get that far.
+	Proof *proof.Proof `json:"proof,omitempty"`
+}
+
+// Phase is one phase as it went.
+type Phase struct {
+	Name  string `json:"name"`
+	Title string `json:"title"`
+	Steps []Step `json:"steps"`
+}
+
+// Step is one step as it went.
+type Step struct {
+	ID    string `json:"id"`
+	Title string `json:"title"`
+	// State is done, undone, failed, running or waiting.
+	State      string     `json:"state"`
+	StartedAt  *time.Time `json:"startedAt,omitempty"`
+	FinishedAt *time.Time `json:"finishedAt,omitempty"`
+	// Took is how long it took, as a Go duration.
+	Took     string `json:"took,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
+	Message  string `json:"message,omitempty"`
+}
+
+// Writes counts changes.
+type Writes struct {
+	Total int            `json:"total"`
+	ByOne map[string]int `json:"byVerb,omitempty"`
+}

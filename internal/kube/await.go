@@ -1,0 +1,136 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// watchPause is how long Await waits before it lists again after a watch ended: servers end watches every few minutes, and one that is
+// down should not be asked in a loop.
+const watchPause = 500 * time.Millisecond
+
+// Scope is what Await looks at: one kind in one namespace.
+type Scope struct {
+	schema.GroupVersionKind
+
+	Namespace string
+	// Labels restrict it further.
+	Labels client.MatchingLabels
+}
+
+// ListWatcher reads and watches; it cannot write.
+type ListWatcher interface {
+	client.Reader
+	Watch(ctx context.Context, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error)
+}
+
+// Await lists and watches until met says that nothing is missing any more; missing is what to tell people meanwhile. It returns the
+// context's error with what was missing last.
+func Await(ctx context.Context, c ListWatcher, clk clock.Clock, scope Scope, met func(objects map[types.UID]*unstructured.Unstructured) (missing string)) error {
+	missing := "nothing was read yet"
+	for {
+		var err error
+		missing, err = awaitOnce(ctx, c, scope, met, missing)
+		switch {
+		case err == nil && missing == "":
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("waiting for %s: %w", missing, ctx.Err())
+		case err != nil && !Transient(err):
+			return fmt.Errorf("waiting for %s: %w", missing, err)
+		}
+		timer := clk.NewTimer(watchPause)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// awaitOnce lists once and follows one watch. An ended watch is no error.
+func awaitOnce(ctx context.Context, c ListWatcher, scope Scope, met func(map[types.UID]*unstructured.Unstructured) string, before string) (missing string, err error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(scope.GroupVersion().WithKind(scope.Kind + "List"))
+	opts := []client.ListOption{client.InNamespace(scope.Namespace), scope.Labels}
+	if err := c.List(ctx, list, opts...); err != nil {
+		return before, fmt.Errorf("listing %s in namespace %s: %w", scope.Kind, scope.Namespace, err)
+	}
+	objects := make(map[types.UID]*unstructured.Unstructured, len(list.Items))
+	for i := range list.Items {
+		objects[list.Items[i].GetUID()] = &list.Items[i]
+	}
+	if missing = met(objects); missing == "" {
+		return "", nil
+	}
+	// The list carries the resource version from which the watch goes on.
+	from := &unstructured.UnstructuredList{Object: map[string]any{}}
+	from.SetGroupVersionKind(list.GroupVersionKind())
+	watcher, err := c.Watch(ctx, from, append(opts, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})...)
+	if err != nil {
+		return missing, fmt.Errorf("watching %s in namespace %s: %w", scope.Kind, scope.Namespace, err)
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		object, ok := event.Object.(*unstructured.Unstructured)
+		if !ok || event.Type == watch.Error {
+			return missing, nil
+		}
+		if event.Type == watch.Deleted {
+			delete(objects, object.GetUID())
+		} else {
+			objects[object.GetUID()] = object
+		}
+		if missing = met(objects); missing == "" {
+			return "", nil
+		}
+	}
+	return missing, nil
+}
+
+// Transient tells that a request failed for a reason that may pass by itself: the server is down, restarts, is overloaded, or a webhook
+// of it cannot be reached.
+func Transient(err error) bool {
+	var (
+		network net.Error
+		address *url.Error
+	)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return false
+	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err),
+		apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err):
+		return true
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		return true
+	case errors.As(err, &network) && network.Timeout():
+		return true
+	case errors.As(err, &address):
+		return address.Timeout() || address.Temporary()
+	default:
+		return false
+	}
+}
+
+// Conflict tells that an object was changed between reading and writing it: whoever reads again may go on.
+func Conflict(err error) bool { return apierrors.IsConflict(err) }
+
+// Unserved tells that the API server does not know a kind.
+func Unserved(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

@@ -1,0 +1,391 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+// Outcome is how a run ended. The list is closed.
+type Outcome string
+
+const (
+	// Reached means that the run got where it was told to go.
+	Reached Outcome = "ok"
+	// Paused means that people asked it to wait.
+	Paused Outcome = "paused"
+	// Stopped means that it was interrupted and ended at a safe point.
+	Stopped Outcome = "stopped"
+	// Failed means that a step failed.
+	Failed Outcome = "failed"
+)
+
+// Options are what one run is told.
+type Options struct {
+	// Run identifies the run, By is who runs it as user@host, Tool the program's version.
+	Run, By, Tool string
+	// Until is the phase after which it ends; empty is the last one there is.
+	Until string
+	// Accepted are the checks that were waived.
+	Accepted []check.Accepted
+	// Stop asks the run to end at the next safe point, by being closed.
+	Stop <-chan struct{}
+	// Retry is how long a step is tried again while the API server is away.
+	Retry time.Duration
+	// Pause lies between two tries.
+	Pause time.Duration
+}
+
+// Engine runs the steps of one cluster, forward or back.
+type Engine struct {
+	Graph   []Phase
+	Work    *Work
+	Journal *Journal
+	Log     *Log
+	Lock    *Lock
+	Client  client.Client
+	Clock   clock.WithTicker
+	// Writes counts what was changed; the writers tell it.
+	Writes *Counter
+
+	opts  Options
+	began time.Time
+	// resumed tells that an earlier run did some of the steps.
+	resumed bool
+}
+
+// Result is how a run ended, with what the report needs.
+type Result struct {
+	Outcome Outcome
+	// Message says how it ended, and what to do next.
+	Message string
+	// Err is why it failed.
+	Err error
+}
+
+// Forward runs the steps that are not done, from the first to the last of the phase it is told to reach:
+//
+//  1. take the lock, and open journal and log,
+//  2. for every step: look whether it may begin, do it, verify it, and note that it is done,
+//  3. between two steps: stop if people asked for it,
+//  4. say how it ended, and give the lock back.
+func (e *Engine) Forward(ctx context.Context, opts Options) (Result, error) {
+	return e.run(ctx, opts, migrationv1alpha1.StateRunning, e.forward)
+}
+
+// Back takes back the steps that are done or begun, the last one first, down to the phase that is to stay; empty takes back everything.
+func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, error) {
+	return e.run(ctx, opts, migrationv1alpha1.StateRollingBack, func(ctx context.Context) Result { return e.back(ctx, keep) })
+}
+
+func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.State, steps func(context.Context) Result) (result Result, err error) {
+	e.opts, e.began = opts, e.Clock.Now()
+	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
+		return Result{}, err
+	}
+	keep, end := context.WithCancel(ctx)
+	defer end()
+	go e.Lock.Keep(keep)
+	defer func() {
+		end()
+		// The lock is given back also when the run was interrupted, but nobody waits long for a server that is away.
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if e.Lock.Release(release) != nil && err == nil {
+			result.Message += "; the run lock could not be given back and ends by itself"
+		}
+	}()
+	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.open(ctx, state) }); err != nil {
+		return Result{}, err
+	}
+	result = steps(ctx)
+	return result, e.close(ctx, result)
+}
+
+// open opens journal and log, and says that a run begins.
+func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error {
+	namespace, id := e.Work.namespace(), e.Work.id()
+	if err := e.Journal.open(ctx, namespace, id, waivers(e.opts.Accepted)); err != nil {
+		return err
+	}
+	if err := e.Log.open(ctx, e.Client, namespace); err != nil {
+		return err
+	}
+	e.resumed = e.Journal.started()
+	status := &e.Journal.Object.Status
+	status.State = state
+	now := e.Journal.now()
+	status.Run = &migrationv1alpha1.Run{ID: e.opts.Run, By: e.opts.By, Tool: e.opts.Tool, Token: e.Lock.Token(), StartedAt: *now, Until: e.opts.Until}
+	status.Nodes = e.nodes()
+	kind := history.RunStarted
+	if e.resumed {
+		kind = history.RunResumed
+	}
+	if err := e.Log.add(history.Event{Type: kind, By: e.opts.By, Tool: e.opts.Tool, Message: string(state)}); err != nil {
+		return err
+	}
+	return nil // The first step's note is written with this one.
+}
+
+// nodes says how many VMs are adopted, of all.
+func (e *Engine) nodes() string {
+	all, adopted := 0, 0
+	for i := range e.Work.Adopter.Picture.Nodes {
+		if e.Work.Adopter.Picture.Nodes[i].Pod != nil {
+			all++
+		}
+	}
+	if e.Journal.stateOf("adopt/free-machines") == migrationv1alpha1.StepDone {
+		adopted = all
+	}
+	return fmt.Sprintf("%d/%d", adopted, all)
+}
+
+func waivers(accepted []check.Accepted) []migrationv1alpha1.Waiver {
+	out := make([]migrationv1alpha1.Waiver, 0, len(accepted))
+	for _, a := range accepted {
+		w := migrationv1alpha1.Waiver{ID: a.ID, Reason: a.Reason}
+		if a.Until != nil {
+			until := newTime(*a.Until)
+			w.Until = &until
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+func (e *Engine) forward(ctx context.Context) Result {
+	for _, phase := range e.Graph {
+		done := true
+		for _, step := range phase.Steps {
+			if e.Journal.stateOf(step.ID) == migrationv1alpha1.StepDone {
+				continue
+			}
+			if result := e.asked(ctx); result != nil {
+				return *result
+			}
+			if done {
+				if err := e.Log.add(history.Event{Type: history.PhaseStarted, Phase: phase.Name, Message: phase.Title}); err != nil {
+					return e.failed(step, err)
+				}
+				done = false
+			}
+			if err := e.do(ctx, phase.Name, step); err != nil {
+				return e.failed(step, err)
+			}
+		}
+		if !done {
+			if err := e.Log.add(history.Event{Type: history.PhaseDone, Phase: phase.Name}); err != nil {
+				return Result{Outcome: Failed, Message: err.Error(), Err: err}
+			}
+		}
+		if phase.Name == e.opts.Until {
+			break
+		}
+	}
+	last := e.opts.Until
+	if last == "" {
+		last = e.Graph[len(e.Graph)-1].Name
+	}
+	return Result{Outcome: Reached, Message: "phase " + last + " is done"}
+}
+
+// do tries one step until it is done and verified, for as long as what fails may pass by itself.
+func (e *Engine) do(ctx context.Context, phase string, s Step) error {
+	began := e.Clock.Now()
+	e.Journal.begin(phase, s, migrationv1alpha1.StepRunning)
+	if err := e.Log.add(history.Event{Type: history.StepStarted, Phase: phase, Step: s.ID, Message: s.Title}); err != nil {
+		return err
+	}
+	if err := e.retry(ctx, s.ID, e.save); err != nil {
+		return err
+	}
+	err := e.retry(ctx, s.ID, func(ctx context.Context) error {
+		for _, part := range []func(context.Context, *Work) error{s.Before, s.Act, s.Verify} {
+			if part == nil {
+				continue
+			}
+			if err := part(ctx, e.Work); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	e.Journal.end(s, migrationv1alpha1.StepDone, "")
+	e.Journal.Object.Status.Nodes = e.nodes()
+	if e.Work.Proof != nil {
+		e.Journal.proof(e.Work.Proof)
+	}
+	return e.Log.add(history.Event{Type: history.StepDone, Phase: phase, Step: s.ID, Took: took(e.Clock.Since(began))})
+}
+
+func (e *Engine) back(ctx context.Context, keep string) Result {
+	for _, phase := range slices.Backward(e.Graph) {
+		if phase.Name == keep {
+			return Result{Outcome: Reached, Message: "taken back to the end of phase " + keep}
+		}
+		for _, step := range slices.Backward(phase.Steps) {
+			if state := e.Journal.stateOf(step.ID); state == "" || state == migrationv1alpha1.StepUndone {
+				continue
+			}
+			if result := e.asked(ctx); result != nil {
+				return *result
+			}
+			if err := e.undo(ctx, phase.Name, step); err != nil {
+				return e.failed(step, err)
+			}
+		}
+	}
+	e.Journal.Object.Status.Proof = ""
+	return Result{Outcome: Reached, Message: "everything is taken back; the legacy operators are in charge again"}
+}
+
+// undo takes one step back.
+func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
+	began := e.Clock.Now()
+	e.Journal.begin(phase, s, migrationv1alpha1.StepUndoing)
+	if err := e.retry(ctx, s.ID, e.save); err != nil {
+		return err
+	}
+	err := e.retry(ctx, s.ID, func(ctx context.Context) error {
+		for _, part := range []func(context.Context, *Work) error{s.Undo, s.VerifyUndo} {
+			if part == nil {
+				continue
+			}
+			if err := part(ctx, e.Work); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	e.Journal.end(s, migrationv1alpha1.StepUndone, "")
+	e.Journal.Object.Status.Nodes = e.nodes()
+	return e.Log.add(history.Event{Type: history.StepUndone, Phase: phase, Step: s.ID, Took: took(e.Clock.Since(began)), Message: s.Title})
+}
+
+// asked tells whether people want the run to end here.
+func (e *Engine) asked(ctx context.Context) *Result {
+	select {
+	case <-e.opts.Stop:
+		return &Result{Outcome: Stopped, Message: "interrupted between two steps; nothing is half done"}
+	default:
+	}
+	if ctx.Err() != nil {
+		return &Result{Outcome: Stopped, Message: "interrupted between two steps; nothing is half done", Err: ctx.Err()}
+	}
+	if pause := e.Journal.Object.Spec.Pause; pause != nil {
+		return &Result{Outcome: Paused, Message: fmt.Sprintf("paused by %s: %s", pause.By, pause.Reason)}
+	}
+	return nil
+}
+
+func (e *Engine) failed(s Step, err error) Result {
+	if interrupted(err) {
+		return Result{Outcome: Stopped, Message: "interrupted in step " + s.ID + "; it is run again from its beginning", Err: err}
+	}
+	e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
+	return Result{Outcome: Failed, Message: s.ID + ": " + err.Error(), Err: err}
+}
+
+func interrupted(err error) bool { return errors.Is(err, context.Canceled) }
+
+// close notes how the run ended.
+func (e *Engine) close(ctx context.Context, result Result) error {
+	status := &e.Journal.Object.Status
+	kind := history.RunFinished
+	switch result.Outcome {
+	case Reached:
+		if status.State == migrationv1alpha1.StateRollingBack && !e.Journal.started() {
+			status.State = migrationv1alpha1.StateRolledBack
+		} else {
+			status.State = migrationv1alpha1.StateReached
+		}
+		status.Step = ""
+	case Paused:
+		kind, status.State = history.RunPaused, migrationv1alpha1.StatePaused
+	case Stopped:
+		kind, status.State = history.RunStopped, migrationv1alpha1.StateStopped
+	case Failed:
+		kind, status.State = history.RunFailed, migrationv1alpha1.StateFailed
+	}
+	status.Message = limited(result.Message)
+	err := e.Log.add(history.Event{Type: kind, Message: result.Message, Took: took(e.Clock.Since(e.began))})
+	// Also an interrupted run says where it stands, unless it has lost its lock.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	if errors.Is(result.Err, ErrLockLost) {
+		return err
+	}
+	return join(err, e.retry(ctx, "", e.save))
+}
+
+// save writes journal and log.
+func (e *Engine) save(ctx context.Context) error {
+	if err := e.Journal.save(ctx); err != nil {
+		return err
+	}
+	return e.Log.save(ctx, e.Client)
+}
+
+// retry tries again for as long as what fails may pass by itself: the API server is away, or somebody changed an object in between.
+func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Context) error) error {
+	ends := e.Clock.Now().Add(e.opts.Retry)
+	away := false
+	for {
+		err := do(ctx)
+		// A server that comes back forbids everything until it has read its roles.
+		passing := passes(err) || away && apierrors.IsForbidden(err)
+		away = away || kube.Transient(err)
+		if err == nil || ctx.Err() != nil || !passing || e.Clock.Now().After(ends) {
+			if err != nil && ctx.Err() != nil {
+				return join(ctx.Err(), err)
+			}
+			return err
+		}
+		if step != "" {
+			if err := e.Log.add(history.Event{Type: history.StepRetry, Step: step, Message: err.Error()}); err != nil {
+				return err
+			}
+		}
+		timer := e.Clock.NewTimer(e.opts.Pause)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// passes tells whether an error may pass by itself.
+func passes(err error) bool {
+	return kube.Transient(err) || kube.Conflict(err) || errors.Is(err, errNotRenewed)
+}
+
+// join returns one error of several; nil ones do not count.
+func join(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return multierror.Append(nil, errs...).ErrorOrNil()
+}
+
+func took(d time.Duration) string { return d.Round(time.Millisecond).String() }

@@ -1,0 +1,130 @@
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+const (
+	eventsKey = "events.jsonl"
+	// maxEvents bounds the log that is kept in the cluster; a ConfigMap takes a MiB. The oldest lines go first.
+	maxEvents = 768 << 10
+)
+
+// Log is the event log of a migration. Every event goes to the file at once, and to the cluster with the next write of the journal.
+type Log struct {
+	Clock clock.PassiveClock
+	// File gets every line as it happens; nil for none.
+	File io.Writer
+	// Watch hears every event, for a view; nil for nobody.
+	Watch func(history.Event)
+	// Run, Cluster, By and Tool are in the events.
+	Run, Cluster, By, Tool string
+
+	kept *corev1.ConfigMap
+	seq  int
+	// unsaved are lines that are not in the cluster yet.
+	unsaved strings.Builder
+}
+
+// LoadEvents reads the log that is kept in the cluster.
+func LoadEvents(ctx context.Context, reader client.Reader, namespace, id string) ([]history.Event, error) {
+	kept := &corev1.ConfigMap{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id + EventsSuffix}, kept)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EventsSuffix, err)
+	}
+	var events []history.Event
+	for line := range strings.Lines(kept.Data[eventsKey]) {
+		var e history.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			return events, fmt.Errorf("reading ConfigMap %s/%s: line %d: %w", namespace, id+EventsSuffix, len(events)+1, err)
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// open reads what earlier runs logged, so that the numbers go on.
+func (l *Log) open(ctx context.Context, c client.Client, namespace string) error {
+	events, err := LoadEvents(ctx, c, namespace, l.Cluster)
+	if err != nil {
+		return err
+	}
+	if len(events) > 0 {
+		l.seq = events[len(events)-1].Seq
+	}
+	kept := &corev1.ConfigMap{}
+	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: l.Cluster + EventsSuffix}, kept)
+	switch {
+	case apierrors.IsNotFound(err):
+		kept = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: l.Cluster + EventsSuffix, Labels: map[string]string{RecordLabel: l.Cluster}}}
+	case err != nil:
+		return fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, l.Cluster+EventsSuffix, err)
+	}
+	l.kept = kept
+	return nil
+}
+
+// add logs an event.
+func (l *Log) add(e history.Event) error {
+	l.seq++
+	e.V, e.Seq, e.TS, e.Run, e.Cluster = history.EventVersion, l.seq, l.Clock.Now().UTC().Truncate(time.Millisecond), l.Run, l.Cluster
+	line, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("writing event %d: %w", e.Seq, err)
+	}
+	line = append(line, '\n')
+	if l.Watch != nil {
+		l.Watch(e)
+	}
+	l.unsaved.Write(line)
+	if l.File == nil {
+		return nil
+	}
+	if _, err := l.File.Write(line); err != nil {
+		return fmt.Errorf("writing event %d: %w", e.Seq, err)
+	}
+	return nil
+}
+
+// save brings the log in the cluster up to date. Only the holder of the lock writes it.
+func (l *Log) save(ctx context.Context, c client.Client) error {
+	if l.unsaved.Len() == 0 {
+		return nil
+	}
+	text := l.kept.Data[eventsKey] + l.unsaved.String()
+	for len(text) > maxEvents {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	next := l.kept.DeepCopy()
+	next.Data = map[string]string{eventsKey: text}
+	var err error
+	if next.ResourceVersion == "" {
+		err = c.Create(ctx, next, client.FieldOwner(kube.FieldOwner))
+	} else {
+		err = c.Update(ctx, next, client.FieldOwner(kube.FieldOwner))
+	}
+	if err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", next.Namespace, next.Name, err)
+	}
+	l.kept = next
+	l.unsaved.Reset()
+	return nil
+}

@@ -1,0 +1,192 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+)
+
+// Journal keeps a ClusterMigration current: what a resumed run goes by. It is written before and after every step; one write says that
+// the last step is done and the next one begins.
+type Journal struct {
+	Client client.Client
+	Clock  clock.PassiveClock
+	Gate   func(ctx context.Context) error
+
+	// Object is the ClusterMigration as it was last written or read.
+	Object *migrationv1alpha1.ClusterMigration
+}
+
+// Read returns the ClusterMigration of a cluster; nil when there is none.
+func Read(ctx context.Context, reader client.Reader, namespace, id string) (*migrationv1alpha1.ClusterMigration, error) {
+	object := &migrationv1alpha1.ClusterMigration{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id}, object)
+	switch {
+	case err == nil:
+		return object, nil
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return nil, nil //nolint:nilnil // a cluster that nobody migrates is ordinary
+	default:
+		return nil, fmt.Errorf("reading ClusterMigration %s/%s: %w", namespace, id, err)
+	}
+}
+
+// open reads the ClusterMigration or makes it.
+func (j *Journal) open(ctx context.Context, namespace, id string, accepted []migrationv1alpha1.Waiver) error {
+	object, err := Read(ctx, j.Client, namespace, id)
+	if err != nil {
+		return err
+	}
+	if object == nil {
+		object = &migrationv1alpha1.ClusterMigration{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id, Labels: map[string]string{RecordLabel: id}},
+			Spec:       migrationv1alpha1.ClusterMigrationSpec{ClusterID: id, Accepted: accepted},
+		}
+		if err := j.Client.Create(ctx, object, client.FieldOwner(kube.FieldOwner)); err != nil {
+			return fmt.Errorf("creating ClusterMigration %s/%s: %w", namespace, id, err)
+		}
+	}
+	j.Object = object
+	return nil
+}
+
+// step returns the record of a step, which is made when there is none.
+func (j *Journal) step(id string) *migrationv1alpha1.StepRecord {
+	steps := &j.Object.Status.Steps
+	i := slices.IndexFunc(*steps, func(s migrationv1alpha1.StepRecord) bool { return s.ID == id })
+	if i < 0 {
+		*steps = append(*steps, migrationv1alpha1.StepRecord{ID: id})
+		i = len(*steps) - 1
+	}
+	return &(*steps)[i]
+}
+
+// stateOf is where a step stands; empty when it was never tried.
+func (j *Journal) stateOf(id string) migrationv1alpha1.StepState {
+	if j.Object == nil {
+		return ""
+	}
+	for i := range j.Object.Status.Steps {
+		if s := &j.Object.Status.Steps[i]; s.ID == id {
+			return s.State
+		}
+	}
+	return ""
+}
+
+// started tells that something of the migration may have happened that was not taken back.
+func (j *Journal) started() bool {
+	if j.Object == nil {
+		return false
+	}
+	return slices.ContainsFunc(j.Object.Status.Steps, func(s migrationv1alpha1.StepRecord) bool { return s.State != migrationv1alpha1.StepUndone })
+}
+
+func (j *Journal) now() *metav1.Time {
+	now := metav1.NewTime(j.Clock.Now().UTC().Truncate(time.Second))
+	return &now
+}
+
+// begin notes that a step is about to be tried, or taken back.
+func (j *Journal) begin(phase string, s Step, state migrationv1alpha1.StepState) {
+	record := j.step(s.ID)
+	if record.State == migrationv1alpha1.StepUndone && state == migrationv1alpha1.StepRunning {
+		*record = migrationv1alpha1.StepRecord{ID: s.ID}
+	}
+	if record.StartedAt == nil {
+		record.StartedAt = j.now()
+	}
+	record.State, record.FinishedAt, record.Message = state, nil, ""
+	record.Attempts++
+	j.Object.Status.Phase, j.Object.Status.Step = phase, s.ID
+	j.Object.Status.Message = s.Title
+	if state == migrationv1alpha1.StepUndoing {
+		j.Object.Status.Message = "taking back: " + s.Title
+	}
+}
+
+// end notes how a try ended.
+func (j *Journal) end(s Step, state migrationv1alpha1.StepState, message string) {
+	record := j.step(s.ID)
+	record.State, record.FinishedAt, record.Message = state, j.now(), limited(message)
+	if s.Condition == "" {
+		return
+	}
+	condition := metav1.Condition{Type: s.Condition, ObservedGeneration: j.Object.Generation, Message: limited(message)}
+	switch state {
+	case migrationv1alpha1.StepDone:
+		condition.Status, condition.Reason = metav1.ConditionTrue, "Done"
+	case migrationv1alpha1.StepUndone:
+		condition.Status, condition.Reason = metav1.ConditionFalse, "TakenBack"
+	case migrationv1alpha1.StepFailed:
+		condition.Status, condition.Reason = metav1.ConditionFalse, "Failed"
+	case migrationv1alpha1.StepRunning, migrationv1alpha1.StepUndoing:
+		condition.Status, condition.Reason = metav1.ConditionUnknown, "Running"
+	}
+	meta.SetStatusCondition(&j.Object.Status.Conditions, condition)
+}
+
+// proof notes the outcome of the proof. One that could not read everything proves nothing, and the condition says so.
+func (j *Journal) proof(p *proof.Proof) {
+	j.Object.Status.Proof = string(p.Outcome)
+	if p.Outcome == proof.Incomplete {
+		meta.SetStatusCondition(&j.Object.Status.Conditions, metav1.Condition{
+			Type: migrationv1alpha1.UntouchedCondition, Status: metav1.ConditionUnknown, Reason: "Incomplete", ObservedGeneration: j.Object.Generation,
+			Message: "not everything could be read; migrate proof says what is missing",
+		})
+	}
+}
+
+// maxMessage is what the API takes.
+const maxMessage = 4096
+
+func limited(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return message[:maxMessage-len("…")] + "…"
+}
+
+// errFenced means that a later run has written: this one's lock is somebody else's.
+var errFenced = errors.New("a later run has written the journal")
+
+// save writes the status. Others may have changed the spec meanwhile, to pause the run: then the spec is theirs and the status is this
+// run's, unless a later run has written it.
+func (j *Journal) save(ctx context.Context) error {
+	key := client.ObjectKeyFromObject(j.Object)
+	if err := j.Gate(ctx); err != nil {
+		return fmt.Errorf("writing ClusterMigration %s: %w", key, err)
+	}
+	status := j.Object.Status.DeepCopy()
+	err := j.Client.Status().Update(ctx, j.Object, client.FieldOwner(kube.FieldOwner))
+	for apierrors.IsConflict(err) {
+		fresh := &migrationv1alpha1.ClusterMigration{}
+		if err := j.Client.Get(ctx, key, fresh); err != nil {
+			return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
+		}
+		if fresh.Status.Run != nil && status.Run != nil && fresh.Status.Run.Token > status.Run.Token {
+			return fmt.Errorf("writing ClusterMigration %s: %w: %w by %s", key, ErrLockLost, errFenced, fresh.Status.Run.By)
+		}
+		fresh.Status = *status.DeepCopy()
+		j.Object = fresh
+		err = j.Client.Status().Update(ctx, j.Object, client.FieldOwner(kube.FieldOwner))
+	}
+	if err != nil {
+		// What was to be written is kept for the next try.
+		j.Object.Status = *status
+		return fmt.Errorf("writing ClusterMigration %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+// ErrLockLost means that this run may not write any more: it could not renew its lock in time, or somebody else holds it.
+var ErrLockLost = errors.New("the run lock is lost")
+
+// HeldError means that somebody else's run holds the lock.
+type HeldError struct {
+	// Holder is who, as user@host (process).
+	Holder string
+	// Until is when the lock ends if its holder was killed.
+	Until time.Time
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%s is working on this cluster; if that run was killed, its lock ends at %s", e.Holder, e.Until.UTC().Format(time.RFC3339))
+}
+
+// Lock is the run lock of one cluster, a Lease. The number of its transitions is the fencing token: it grows with every new holder.
+//
+// How long the holder may write is measured on the process's own monotonic clock from before the last renewal, and is shorter than what
+// others wait, so a clock that jumps cannot make two holders.
+type Lock struct {
+	// Client writes the Lease; the lock is its own gate.
+	Client client.Client
+	Clock  clock.WithTicker
+	Key    client.ObjectKey
+	// Holder is who asks.
+	Holder string
+	// Duration is how long a lock lasts that is not renewed. It is renewed after a third of it.
+	Duration time.Duration
+	// Gone tells that a holder of this machine has ended, so that its lock need not be waited for; nil believes nobody.
+	Gone func(holder string) bool
+
+	mu      sync.Mutex
+	token   int64
+	valid   time.Time
+	failure error
+}
+
+// Acquire takes the lock, or says who has it. The second to ask is refused at once.
+func (l *Lock) Acquire(ctx context.Context) error {
+	asked := l.Clock.Now()
+	lease := &coordinationv1.Lease{}
+	err := l.Client.Get(ctx, l.Key, lease)
+	switch {
+	case apierrors.IsNotFound(err):
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Key.Namespace, Name: l.Key.Name}}
+		l.fill(lease, 1)
+		err = l.Client.Create(ctx, lease, client.FieldOwner(kube.FieldOwner))
+	case err != nil:
+		return fmt.Errorf("reading Lease %s: %w", l.Key, err)
+	default:
+		holder, ends := l.held(lease)
+		if holder != "" && holder != l.Holder && asked.Before(ends) && (l.Gone == nil || !l.Gone(holder)) {
+			return &HeldError{Holder: holder, Until: ends}
+		}
+		l.fill(lease, transitions(lease)+1)
+		err = l.Client.Update(ctx, lease, client.FieldOwner(kube.FieldOwner))
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return &HeldError{Holder: "somebody who was faster", Until: asked.Add(l.Duration)}
+	}
+	if err != nil {
+		return fmt.Errorf("taking Lease %s: %w", l.Key, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.token, l.valid, l.failure = transitions(lease), asked.Add(l.usable()), nil
+	return nil
+}
+
+// usable is how long after a renewal the holder writes: what is left is for requests on their way.
+func (l *Lock) usable() time.Duration { return l.Duration * 2 / 3 }
+
+func (l *Lock) held(lease *coordinationv1.Lease) (holder string, ends time.Time) {
+	if lease.Spec.HolderIdentity != nil {
+		holder = *lease.Spec.HolderIdentity
+	}
+	if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
+		ends = lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
+	}
+	return holder, ends
+}
+
+func transitions(lease *coordinationv1.Lease) int64 {
+	if lease.Spec.LeaseTransitions == nil {
+		return 0
+	}
+	return int64(*lease.Spec.LeaseTransitions)
+}
+
+func (l *Lock) fill(lease *coordinationv1.Lease, token int64) {
+	now := metav1.NewMicroTime(l.Clock.Now())
+	seconds := max(int32(l.Duration/time.Second), 1) //nolint:gosec // minutes at most
+	number := int32(token)                           //nolint:gosec // one per run of one cluster
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &l.Holder, &seconds
+	lease.Spec.AcquireTime, lease.Spec.RenewTime, lease.Spec.LeaseTransitions = &now, &now, &number
+}
+
+// Keep renews the lock until the context ends.
+func (l *Lock) Keep(ctx context.Context) {
+	ticker := l.Clock.NewTicker(l.Duration / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+			l.renew(ctx)
+		}
+	}
+}
+
+// renew extends the lock. A server that does not answer may answer next time; a Lease of somebody else ends it for good.
+func (l *Lock) renew(ctx context.Context) {
+	asked := l.Clock.Now()
+	lease := &coordinationv1.Lease{}
+	err := l.Client.Get(ctx, l.Key, lease)
+	if err == nil {
+		if holder, _ := l.held(lease); holder != l.Holder || transitions(lease) != l.Token() {
+			l.lose(fmt.Errorf("%w: %s has taken it", ErrLockLost, holder))
+			return
+		}
+		now := metav1.NewMicroTime(asked)
+		lease.Spec.RenewTime = &now
+		err = l.Client.Update(ctx, lease, client.FieldOwner(kube.FieldOwner))
+	}
+	if apierrors.IsNotFound(err) {
+		l.lose(fmt.Errorf("%w: Lease %s was deleted", ErrLockLost, l.Key))
+		return
+	}
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.valid = asked.Add(l.usable())
+	}
+}
+
+func (l *Lock) lose(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failure = err
+}
+
+// Token is the fencing token; 0 before the lock was taken.
+func (l *Lock) Token() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.token
+}
+
+// Gate says whether this run may write now. A lock that could not be renewed for a while, because the API server was away, is renewed here:
+// as long as nobody else took it, nothing is lost.
+func (l *Lock) Gate(ctx context.Context) error {
+	l.mu.Lock()
+	late := l.failure == nil && !l.Clock.Now().Before(l.valid)
+	l.mu.Unlock()
+	if late {
+		l.renew(ctx)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.failure != nil:
+		return l.failure
+	case !l.Clock.Now().Before(l.valid):
+		return fmt.Errorf("%w: it could not be renewed in time: %w", ErrLockLost, errNotRenewed)
+	}
+	return nil
+}
+
+// errNotRenewed passes by itself when the API server answers again.
+var errNotRenewed = errors.New("the API server does not answer")
+
+// Release gives the lock back, so that the next run need not wait.
+func (l *Lock) Release(ctx context.Context) error {
+	lease := &coordinationv1.Lease{}
+	if err := l.Client.Get(ctx, l.Key, lease); err != nil {
+		return fmt.Errorf("releasing Lease %s: %w", l.Key, client.IgnoreNotFound(err))
+	}
+	if holder, _ := l.held(lease); holder != l.Holder || transitions(lease) != l.Token() {
+		return nil
+	}
+	nobody := ""
+	lease.Spec.HolderIdentity = &nobody
+	if err := l.Client.Update(ctx, lease, client.FieldOwner(kube.FieldOwner)); err != nil {
+		return fmt.Errorf("releasing Lease %s: %w", l.Key, err)
+	}
+	return nil
+}

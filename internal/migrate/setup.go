@@ -1,0 +1,171 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/config/crd/migration"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+// establishing is how long an API server may take to serve a new kind.
+const establishing = time.Minute
+
+// LockKey names the Lease of a cluster's run lock.
+func LockKey(namespace, id string) client.ObjectKey {
+	return client.ObjectKey{Namespace: namespace, Name: id + lockSuffix}
+}
+
+// Prepare makes what a migration keeps its state in: the kind ClusterMigration, and the target namespace with everything that the
+// translation says about it. Both are safe to repeat, by several people at once.
+func Prepare(ctx context.Context, side adopt.Side, clk clock.Clock, namespace *unstructured.Unstructured) error {
+	definition := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(migration.ClusterMigrationCRD(), &definition.Object); err != nil {
+		return fmt.Errorf("reading the definition of %s: %w", migrationv1alpha1.Kind, err)
+	}
+	kind := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+	have := &unstructured.Unstructured{}
+	have.SetGroupVersionKind(kind)
+	err := side.Client.Get(ctx, client.ObjectKeyFromObject(definition), have)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading CustomResourceDefinition %s: %w", definition.GetName(), err)
+	}
+	if err != nil || !established(have) {
+		if _, err := side.Writer.Apply(ctx, definition); err != nil {
+			return fmt.Errorf("%w; somebody with the right to may install it: migrate version --crd | kubectl apply -f -", err)
+		}
+		if err := awaitEstablished(ctx, side, clk, kind, definition.GetName()); err != nil {
+			return err
+		}
+	}
+	if namespace == nil {
+		return nil
+	}
+	there := &unstructured.Unstructured{}
+	there.SetGroupVersionKind(namespace.GroupVersionKind())
+	err = side.Client.Get(ctx, client.ObjectKeyFromObject(namespace), there)
+	if err == nil {
+		return nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading Namespace %s: %w", namespace.GetName(), err)
+	}
+	_, err = side.Writer.Apply(ctx, namespace)
+	return err
+}
+
+func awaitEstablished(ctx context.Context, side adopt.Side, clk clock.Clock, kind schema.GroupVersionKind, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, establishing)
+	defer cancel()
+	return kube.Await(ctx, side.Client, clk, kube.Scope{GroupVersionKind: kind}, func(objects map[types.UID]*unstructured.Unstructured) string {
+		for _, o := range objects {
+			if o.GetName() == name && established(o) {
+				return ""
+			}
+		}
+		return "the API server to serve " + name
+	})
+}
+
+func established(crd *unstructured.Unstructured) bool {
+	conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
+	if err != nil {
+		return false
+	}
+	for _, c := range conditions {
+		if m, ok := c.(map[string]any); ok && m["type"] == "Established" && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+// SetPause asks a running or coming run to wait, or with nil lets it go on.
+func SetPause(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause) error {
+	before := object.DeepCopy()
+	object.Spec.Pause = pause
+	if err := c.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(kube.FieldOwner)); err != nil {
+		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
+	}
+	return nil
+}
+
+// Report makes the document of a run that has ended.
+func (e *Engine) Report(result Result, back bool) *history.RunReport {
+	r := &history.RunReport{
+		APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindRunReport,
+		Cluster: e.Work.id(), Namespace: e.Work.namespace(), Run: e.opts.Run, By: e.opts.By, Tool: e.opts.Tool,
+		Direction: "forward", StartedAt: e.began.UTC().Truncate(time.Second), FinishedAt: e.Clock.Now().UTC().Truncate(time.Second),
+		Outcome: string(result.Outcome), Message: result.Message, Accepted: e.opts.Accepted, Proof: e.Work.Proof,
+	}
+	if back {
+		r.Direction = "back"
+	}
+	if e.Writes != nil {
+		r.Writes = e.Writes.Writes()
+	}
+	r.Phases = Describe(e.Graph, e.Journal.Object)
+	return r
+}
+
+// Describe tells of every step of the graph how it went.
+func Describe(graph []Phase, object *migrationv1alpha1.ClusterMigration) []history.Phase {
+	records := map[string]*migrationv1alpha1.StepRecord{}
+	if object != nil {
+		for i := range object.Status.Steps {
+			records[object.Status.Steps[i].ID] = &object.Status.Steps[i]
+		}
+	}
+	phases := make([]history.Phase, 0, len(graph))
+	for _, p := range graph {
+		phase := history.Phase{Name: p.Name, Title: p.Title, Steps: []history.Step{}}
+		for _, s := range p.Steps {
+			phase.Steps = append(phase.Steps, describeStep(s, records[s.ID]))
+		}
+		phases = append(phases, phase)
+	}
+	return phases
+}
+
+func describeStep(s Step, record *migrationv1alpha1.StepRecord) history.Step {
+	out := history.Step{ID: s.ID, Title: s.Title, State: "waiting"}
+	if record == nil {
+		return out
+	}
+	out.Attempts, out.Message = int(record.Attempts), record.Message
+	switch record.State {
+	case migrationv1alpha1.StepRunning:
+		out.State = "running"
+	case migrationv1alpha1.StepDone:
+		out.State = "done"
+	case migrationv1alpha1.StepFailed:
+		out.State = "failed"
+	case migrationv1alpha1.StepUndoing:
+		out.State = "undoing"
+	case migrationv1alpha1.StepUndone:
+		out.State = "undone"
+	}
+	if record.StartedAt != nil {
+		at := record.StartedAt.UTC()
+		out.StartedAt = &at
+	}
+	if record.FinishedAt != nil {
+		at := record.FinishedAt.UTC()
+		out.FinishedAt = &at
+		if out.StartedAt != nil {
+			out.Took = at.Sub(*out.StartedAt).String()
+		}
+	}
+	return out
+}

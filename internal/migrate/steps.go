@@ -1,0 +1,270 @@
+package migrate
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+// Work is what the steps of one cluster share.
+type Work struct {
+	// Adopter does the work of the phases so far.
+	Adopter *adopt.Adopter
+	// Sources are where evidence comes from; they restart nothing.
+	Sources proof.Sources
+	// SettleFor is how long nobody else may write.
+	SettleFor time.Duration
+	// Tool is the program's version, By who runs it.
+	Tool, By string
+	Clock    clock.WithTicker
+
+	// Proof is what the proof step found, for the report.
+	Proof *proof.Proof
+}
+
+// Names of the objects a migration keeps beside its ClusterMigration.
+const (
+	recordSuffix = "-migration-record"
+	// EvidenceSuffix and EventsSuffix are those of ConfigMaps without secrets.
+	EvidenceSuffix = "-migration-evidence"
+	EventsSuffix   = "-migration-events"
+	lockSuffix     = "-migration"
+
+	recordKey  = "record.json.gz"
+	beforeKey  = "before.json"
+	afterKey   = "after.json"
+	recordType = "migration.giantswarm.io/record"
+)
+
+func (w *Work) id() string        { return w.Adopter.Picture.ID }
+func (w *Work) namespace() string { return w.Adopter.Result.Namespace }
+
+// own makes an object that the migration keeps for itself.
+func (w *Work) own(kind, suffix string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetAPIVersion("v1")
+	o.SetKind(kind)
+	o.SetNamespace(w.namespace())
+	o.SetName(w.id() + suffix)
+	o.SetLabels(map[string]string{RecordLabel: w.id()})
+	return o
+}
+
+// RecordLabel is on everything a migration keeps for itself. It differs from the label of what it makes, which an undo removes.
+const RecordLabel = "migration.giantswarm.io/record-of"
+
+// record stores the originals, once: a record that is there was made before anything changed and is never made again.
+func record(ctx context.Context, w *Work) error {
+	if found, err := LoadRecord(ctx, w.Adopter.Management.Client, w.namespace(), w.id()); err != nil || found != nil {
+		return err
+	}
+	packed, err := w.Adopter.Record.Encode()
+	if err != nil {
+		return err
+	}
+	o := w.own("Secret", recordSuffix)
+	o.Object["type"] = recordType
+	o.Object["immutable"] = true
+	o.Object["data"] = map[string]any{recordKey: base64.StdEncoding.EncodeToString(packed)}
+	_, err = w.Adopter.Management.Writer.Create(ctx, o)
+	return client.IgnoreAlreadyExists(err)
+}
+
+func verifyRecord(ctx context.Context, w *Work) error {
+	found, err := LoadRecord(ctx, w.Adopter.Management.Client, w.namespace(), w.id())
+	if err == nil && found == nil {
+		err = fmt.Errorf("verifying Secret %s/%s: it is not there", w.namespace(), w.id()+recordSuffix)
+	}
+	return err
+}
+
+// LoadRecord reads the record of a cluster's migration; nil when there is none.
+func LoadRecord(ctx context.Context, reader client.Reader, namespace, id string) (*adopt.Record, error) {
+	secret := &corev1.Secret{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id + recordSuffix}, secret)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", namespace, id+recordSuffix, err)
+	case err != nil:
+		return nil, nil //nolint:nilnil,nilerr // no record is an ordinary answer
+	}
+	return adopt.DecodeRecord(secret.Data[recordKey], id)
+}
+
+// forget removes the record: everything in it is back where it was.
+func forget(ctx context.Context, w *Work) error {
+	o := w.own("Secret", recordSuffix)
+	err := w.Adopter.Management.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return w.Adopter.Management.Writer.Delete(ctx, kube.TargetOf(o), metav1.DeletePropagationBackground)
+}
+
+// evidence looks at everything once before the first change, and keeps what it saw. Evidence from before the record is that of an earlier
+// migration, which was taken back.
+func evidence(ctx context.Context, w *Work) error {
+	found, err := LoadEvidence(ctx, w.Adopter.Management.Client, w.namespace(), w.id())
+	if err != nil {
+		return err
+	}
+	if found != nil && !found.Metadata.CollectedAt.Before(w.Adopter.Record.MadeAt.Truncate(time.Second)) {
+		return nil
+	}
+	seen, err := w.look(ctx)
+	if err != nil {
+		return err
+	}
+	return w.keepEvidence(ctx, beforeKey, seen)
+}
+
+func (w *Work) look(ctx context.Context) (*proof.Evidence, error) {
+	return proof.Collect(ctx, w.Sources, proof.Options{Cluster: w.id(), Tool: w.Tool, Clock: w.Clock})
+}
+
+func (w *Work) keepEvidence(ctx context.Context, key string, seen *proof.Evidence) error {
+	text, err := json.Marshal(seen)
+	if err != nil {
+		return fmt.Errorf("writing the evidence: %w", err)
+	}
+	o := w.own("ConfigMap", EvidenceSuffix)
+	err = w.Adopter.Management.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	switch {
+	case err == nil:
+		return w.Adopter.Management.Writer.Merge(ctx, kube.TargetOf(o), map[string]any{"data": map[string]any{key: string(text)}})
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading ConfigMap %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+	}
+	o.Object["data"] = map[string]any{key: string(text)}
+	_, err = w.Adopter.Management.Writer.Create(ctx, o)
+	return err
+}
+
+// LoadEvidence reads what was seen before the first change; nil when there is none.
+func LoadEvidence(ctx context.Context, reader client.Reader, namespace, id string) (*proof.Evidence, error) {
+	kept := &corev1.ConfigMap{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id + EvidenceSuffix}, kept)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
+	case err != nil || kept.Data[beforeKey] == "":
+		return nil, nil //nolint:nilnil,nilerr // no evidence is an ordinary answer
+	}
+	return proof.ReadEvidence([]byte(kept.Data[beforeKey]))
+}
+
+// undisturbed refuses to begin when the pods are not the ones that were planned with.
+func undisturbed(ctx context.Context, w *Work) error { return w.Adopter.VerifyPods(ctx) }
+
+// stillFenced looks at the fence again before a step that an active operator would answer.
+func stillFenced(ctx context.Context, w *Work) error {
+	if err := w.Adopter.VerifyFence(ctx); err != nil {
+		return err
+	}
+	return w.Adopter.VerifyPods(ctx)
+}
+
+func settle(ctx context.Context, w *Work) error { return w.Adopter.Settle(ctx, w.SettleFor) }
+
+func pauseAgain(ctx context.Context, w *Work) error {
+	return w.Adopter.Free(ctx, "Cluster", adopt.AllPaused)
+}
+
+// ErrTouched means that the proof failed: something was restarted or replaced that had to stay as it was.
+var ErrTouched = errors.New("the cluster was touched")
+
+// prove looks again and compares.
+func prove(ctx context.Context, w *Work) error {
+	before, err := LoadEvidence(ctx, w.Adopter.Management.Client, w.namespace(), w.id())
+	if err != nil {
+		return err
+	}
+	if before == nil {
+		return fmt.Errorf("%w: there is no evidence from before the first change", ErrTouched)
+	}
+	after, err := w.look(ctx)
+	if err != nil {
+		return err
+	}
+	w.Proof = proof.Compare(before, after)
+	if err := w.keepEvidence(ctx, afterKey, after); err != nil {
+		return err
+	}
+	if w.Proof.Outcome == proof.Touched {
+		return fmt.Errorf("%w: %s", ErrTouched, culprits(w.Proof))
+	}
+	return nil
+}
+
+// culprits are the changed facts, a sentence each.
+func culprits(p *proof.Proof) string {
+	text := ""
+	for _, subject := range p.Subjects {
+		for _, fact := range subject.Facts {
+			if fact.Result != proof.Changed {
+				continue
+			}
+			if text != "" {
+				text += "; "
+			}
+			text += subject.Name + ": " + fact.Meaning
+		}
+	}
+	return text
+}
+
+// comparisonsAtOnce bounds the dry runs of the last step.
+const comparisonsAtOnce = 16
+
+// ErrNotLocked means that the adopted cluster differs from the plan.
+var ErrNotLocked = errors.New("the adopted cluster differs from what was planned")
+
+// locked compares every object as it is wanted now with what is there, by server-side dry run.
+func locked(ctx context.Context, w *Work) error {
+	var wanted []*translate.Object
+	for _, o := range w.Adopter.Result.Objects {
+		if o.Phase == translate.PhaseTranslate || o.Phase == translate.PhaseAdopt {
+			free := *o
+			free.Unstructured = *adopt.AtStage(&o.Unstructured, adopt.MachinesFree)
+			wanted = append(wanted, &free)
+		}
+	}
+	live, err := w.Adopter.Existing(ctx)
+	if err != nil {
+		return err
+	}
+	comparison, err := plan.Live(w.Adopter.DryRun, live, comparisonsAtOnce).Compare(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	for _, f := range comparison.Findings {
+		return fmt.Errorf("%w: %s", ErrNotLocked, f.Message)
+	}
+	for _, o := range wanted {
+		state, compared := comparison.States[o.Ref()]
+		switch {
+		case !compared:
+			return fmt.Errorf("%w: %s could not be compared", ErrNotLocked, o.Ref())
+		case !state.Exists:
+			return fmt.Errorf("%w: %s is not there", ErrNotLocked, o.Ref())
+		case len(state.Diffs) > 0:
+			return fmt.Errorf("%w: %s differs in %s", ErrNotLocked, o.Ref(), state.Diffs[0].Path)
+		}
+	}
+	return w.Adopter.VerifyFence(ctx)
+}
