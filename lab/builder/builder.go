@@ -337,7 +337,7 @@ func (b *Builder) make(ctx context.Context, c Component, tmp, out string) error 
 	t := &toolchain{
 		dir: tmp,
 		log: filepath.Join(b.opts.Cache, "logs", c.Name+".log"),
-		cgo: c.Cgo,
+		cgo: c.Cgo, release: c.Release,
 	}
 	fail := func(err error) error {
 		var bad *exec.ExitError
@@ -380,14 +380,24 @@ func (b *Builder) make(ctx context.Context, c Component, tmp, out string) error 
 		}
 		return wrapIf(t.build(ctx, ".", filepath.Join(out, c.Name), c.LinkerVars), fail)
 	}
-	pkg := c.Package
-	if len(c.Patches) > 0 {
-		if err := t.writePatched(module, c); err != nil {
-			return fail(err)
-		}
-		pkg = "./" + patchedDir
+	pkg, err := t.prepare(ctx, module, c)
+	if err != nil {
+		return fail(err)
 	}
 	return wrapIf(t.build(ctx, pkg, filepath.Join(out, c.Name), c.LinkerVars), fail)
+}
+
+// prepare makes what the component needs besides its module and returns the package to compile.
+func (t *toolchain) prepare(ctx context.Context, module string, c Component) (string, error) {
+	if c.OpenAPI {
+		if err := t.generateOpenAPI(ctx, c.Package); err != nil {
+			return "", err
+		}
+	}
+	if len(c.Patches) > 0 {
+		return "./" + patchedDir, t.writePatched(module, c)
+	}
+	return c.Package, nil
 }
 
 func wrapIf(err error, wrap func(error) error) error {

@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -36,6 +37,13 @@ type Component struct {
 	Cgo bool
 	// Optional components are only built when named.
 	Optional bool
+	// Release is the Go release to compile with (go1.17.13), for components
+	// too old for the one that runs the lab.
+	Release string
+	// OpenAPI generates the package with Kubernetes' API descriptions, which
+	// was not published before 1.24 and without which the API server does not
+	// compile.
+	OpenAPI bool
 }
 
 // Patch replaces one piece of text in a source file of the main package. It must
@@ -177,7 +185,8 @@ func (c Component) dirName() (string, error) {
 		LinkerVars                  map[string]string
 		Patches                     []Patch
 		Cgo                         bool `json:",omitempty"`
-	}{c.Package, c.Program, runtime.Version(), c.LinkerVars, c.Patches, c.Cgo})
+		OpenAPI                     bool `json:",omitempty"`
+	}{c.Package, c.Program, cmp.Or(c.Release, runtime.Version()), c.LinkerVars, c.Patches, c.Cgo, c.OpenAPI})
 	if err != nil {
 		return "", fmt.Errorf("digesting the recipe of %s: %w", c.Name, err)
 	}

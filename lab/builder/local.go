@@ -24,6 +24,10 @@ const (
 	CAPKController = "capk-controller"
 	VMLauncher     = "vm-launcher"
 	VMAgent        = "vm-agent"
+	// LabLegacy is compiled only when it is named.
+	LabLegacy = "lab-legacy"
+	// Fleet makes objects of legacy clusters.
+	Fleet = "fleet"
 )
 
 // rootModule is the module at the top of the working tree.
@@ -35,15 +39,19 @@ type program struct {
 	// module is the directory of its module, pkg that of its main package
 	// below it; both below the top of the working tree.
 	module, pkg string
+	// named says that it is left out unless it is asked for by its name.
+	named bool
 }
 
 func programs() []program {
 	return []program{
-		{LabHost, "lab/host", "cmd/lab-host"},
-		{LabIngress, "lab", "cmd/lab-ingress"},
-		{CAPKController, ".", "cmd/capk-controller"},
-		{VMLauncher, ".", "cmd/vm-launcher"},
-		{VMAgent, ".", "cmd/vm-agent"},
+		{name: LabHost, module: "lab/host", pkg: "cmd/lab-host"},
+		{name: LabIngress, module: "lab", pkg: "cmd/lab-ingress"},
+		{name: LabLegacy, module: "lab", pkg: "legacy/cmd/lab-legacy", named: true},
+		{name: CAPKController, module: ".", pkg: "cmd/capk-controller"},
+		{name: VMLauncher, module: ".", pkg: "cmd/vm-launcher"},
+		{name: VMAgent, module: ".", pkg: "cmd/vm-agent"},
+		{name: Fleet, module: ".", pkg: "hack/fleet"},
 	}
 }
 
@@ -70,7 +78,7 @@ func FindSource(dirs ...string) (string, error) {
 }
 
 // Local compiles programs of a working tree as it is now and returns where they
-// are; all of them without names. Go's own cache decides what there is to do,
+// are; all of them without names, but for those that have to be named. Go's own cache decides what there is to do,
 // so this is always asked: a result from before an edit would be a lie. A
 // program whose source does not exist in this tree is left out.
 func (b *Builder) Local(ctx context.Context, root string, names ...string) (Assets, error) {
@@ -90,7 +98,7 @@ func (b *Builder) Local(ctx context.Context, root string, names ...string) (Asse
 
 	found := Assets{}
 	for _, p := range programs() {
-		if len(names) > 0 && !slices.Contains(names, p.name) {
+		if len(names) > 0 && !slices.Contains(names, p.name) || len(names) == 0 && p.named {
 			continue
 		}
 		sources, err := filepath.Glob(filepath.Join(root, p.module, p.pkg, "*.go"))

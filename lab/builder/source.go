@@ -115,6 +115,11 @@ func etcdSource(module, version string) Source {
 		Module:  module,
 		Version: version,
 		Siblings: func(path string) (string, bool) {
+			if path == "go.etcd.io/etcd/client/v2" {
+				// Published as v2.305.21 with v3.5.21.
+				minor, patch, _ := strings.Cut(strings.TrimPrefix(version, "v3."), ".")
+				return "v2.30" + minor + "." + patch, true
+			}
 			return version, strings.HasPrefix(path, "go.etcd.io/etcd/") && path != "go.etcd.io/etcd/tests/v3"
 		},
 	}

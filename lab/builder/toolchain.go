@@ -31,6 +31,10 @@ type toolchain struct {
 	file *os.File
 	// cgo compiles C as well, and links it statically.
 	cgo bool
+	// release is the Go release to compile with; that of the lab when empty.
+	release string
+	// vendored builds take every package from the vendor directory.
+	vendored bool
 }
 
 func (t *toolchain) open() error {
@@ -48,23 +52,39 @@ func (t *toolchain) close() error { return t.file.Close() }
 // caller's: GOFLAGS of a developer (-mod=vendor, -race) or a go.work file above
 // the cache would change what is built.
 func (t *toolchain) run(ctx context.Context, stdout io.Writer, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", args...)
+	return t.exec(ctx, stdout, t.environment(), "go", args...)
+}
+
+func (t *toolchain) environment() []string {
+	mode := "mod"
+	if t.vendored {
+		mode = "vendor"
+	}
+	env := append(os.Environ(), "GOFLAGS=-mod="+mode, "GOWORK=off", "CGO_ENABLED="+t.cgoEnabled(), "PWD="+t.dir)
+	if t.release != "" {
+		env = append(env, "GOTOOLCHAIN="+t.release)
+	}
+	return env
+}
+
+func (t *toolchain) exec(ctx context.Context, stdout io.Writer, env []string, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = t.dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED="+t.cgoEnabled(), "PWD="+t.dir)
+	cmd.Env = env
 	cmd.Stdout = stdout
 	cmd.Stderr = t.file
 	// A cancelled build must take the compilers with it, not only cmd/go.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	if _, err := fmt.Fprintf(t.file, "$ go %s\n", strings.Join(args, " ")); err != nil {
+	if _, err := fmt.Fprintf(t.file, "$ %s %s\n", filepath.Base(name), strings.Join(args, " ")); err != nil {
 		return fmt.Errorf("writing the build log: %w", err)
 	}
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("running go %s: %w", args[0], err)
+		return fmt.Errorf("running %s %s: %w", filepath.Base(name), args[0], err)
 	}
 	return nil
 }
@@ -191,7 +211,12 @@ func (t *toolchain) build(ctx context.Context, pkg, out string, vars map[string]
 	for _, k := range slices.Sorted(maps.Keys(vars)) {
 		ldflags = append(ldflags, "-X", k+"="+vars[k])
 	}
-	return t.run(ctx, t.file, "build", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(ldflags, " "), "-o", out, pkg)
+	args := []string{"build", "-trimpath"}
+	if t.release == "" {
+		// Releases of the time of the old components do not know the flag, nor the stamp it switches off.
+		args = append(args, "-buildvcs=false")
+	}
+	return t.run(ctx, t.file, append(args, "-ldflags", strings.Join(ldflags, " "), "-o", out, pkg)...)
 }
 
 func (t *toolchain) write(name string, content []byte) error {

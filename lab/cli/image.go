@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/guest"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacyguest"
 )
 
 func newImage(e *env) *cobra.Command {
@@ -22,19 +23,28 @@ func newImage(e *env) *cobra.Command {
 
 func newImageBuild(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "build",
+		Use:   "build [legacy]",
 		Short: "Build the guest image, unless the cache has it",
 		Long: `build makes a guest image of Debian packages and the components of "lab build"
 and keeps it in the cache ($LAB_CACHE/images). It needs root, debootstrap and
-the archives that this machine gets its own packages from.`,
-		Example: "  lab image build",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+the archives that this machine gets its own packages from.
+
+"build legacy" makes the image for the virtual machines of a legacy cluster:
+Docker, Kubernetes 1.21 and etcd 3.5. Compiling those takes a quarter of an hour
+the first time.`,
+		Example:   "  lab image build\n  lab image build legacy",
+		Args:      usageArgs(cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs)),
+		ValidArgs: []string{"legacy"},
+		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := guest.New(guest.Options{Out: e.Err})
 			if err != nil {
 				return err
 			}
-			dir, err := b.Ensure(cmd.Context(), guest.Default())
+			recipe := guest.Default()
+			if len(args) > 0 {
+				recipe = legacyguest.Recipe()
+			}
+			dir, err := b.Ensure(cmd.Context(), recipe)
 			if err != nil {
 				return err
 			}
@@ -53,7 +63,7 @@ func newImageList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			images, err := b.List()
+			images, err := b.List(guest.Default(), legacyguest.Recipe())
 			if err != nil {
 				return err
 			}

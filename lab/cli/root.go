@@ -123,7 +123,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no lab is running,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newUp(e), newSupervise(e), newDown(e), newStatus(e), newKubeconfig(e), newExec(e), newShell(e), newBuild(e), newLoad(e))
-	root.AddCommand(newSetup(e), newImage(e))
+	root.AddCommand(newSetup(e), newImage(e), newLegacy(e))
 	for _, c := range append(root.Commands(), root) {
 		c.Args = usageArgs(c.Args)
 	}

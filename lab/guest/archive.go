@@ -24,8 +24,8 @@ import (
 
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// containerImage is a container image of the guest: programs, and for some the tools of the guest's own Debian.
-type containerImage struct {
+// ContainerImage is a container image of the guest: programs, and for some the tools of the guest's own Debian.
+type ContainerImage struct {
 	Ref string
 	// Programs maps a path in the image to the component that goes there.
 	Programs map[string]string
@@ -33,25 +33,29 @@ type containerImage struct {
 	Tools bool
 	// Entrypoint of the image; none where kubeadm's manifests name the command.
 	Entrypoint []string
+	// Links maps a path in the image to what the link there points at.
+	Links map[string]string `json:",omitempty"`
+	// User that runs the programs; root when empty.
+	User string `json:",omitempty"`
 }
 
 // containerImages lists what is preloaded: first what kubeadm asks for, then the lab's own.
-func containerImages() []containerImage {
-	kube := func(name string, tools bool) containerImage {
-		return containerImage{
+func containerImages() []ContainerImage {
+	kube := func(name string, tools bool) ContainerImage {
+		return ContainerImage{
 			Ref: registry + name + ":" + builder.KubernetesVersion, Tools: tools, Programs: map[string]string{"/usr/local/bin/" + name: name},
 		}
 	}
-	return []containerImage{
+	return []ContainerImage{
 		kube(builder.APIServer, false),
 		kube(builder.ControllerManager, false),
 		kube(builder.Scheduler, false),
 		kube(builder.KubeProxy, true),
 		{Ref: etcdImage, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl}},
 		{Ref: coreDNSImage, Programs: map[string]string{"/coredns": builder.CoreDNS}, Entrypoint: []string{"/coredns"}},
-		{Ref: pauseImage, Programs: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}},
+		{Ref: pauseImage, Programs: map[string]string{"/pause": Pause}, Entrypoint: []string{"/pause"}},
 		{Ref: NetworkImage, Tools: true, Programs: map[string]string{"/opt/bin/flanneld": flannel, "/opt/bin/flannel-cni": flannelCNI}},
-		{Ref: EchoImage, Programs: map[string]string{"/echo": echo}, Entrypoint: []string{"/echo"}},
+		{Ref: EchoImage, Programs: map[string]string{"/echo": Echo}, Entrypoint: []string{"/echo"}},
 	}
 }
 
@@ -65,7 +69,7 @@ type file struct {
 
 // writeArchives writes an archive per image as `ctr images import` reads it: one for all would list them in random order. Steps per
 // image: a layer for the programs, with the tools below where wanted, and the configuration, all with the recipe's time stamp.
-func writeArchives(dir string, images []containerImage, assets builder.Assets, tools map[string]file, epoch time.Time) error {
+func writeArchives(dir string, images []ContainerImage, assets builder.Assets, tools map[string]file, epoch time.Time) error {
 	toolLayer, err := layer(tools, epoch)
 	if err != nil {
 		return fmt.Errorf("packing the tools: %w", err)
@@ -90,7 +94,7 @@ func writeArchives(dir string, images []containerImage, assets builder.Assets, t
 	return nil
 }
 
-func (ci containerImage) build(layers []v1.Layer, assets builder.Assets, epoch time.Time) (v1.Image, error) {
+func (ci ContainerImage) build(layers []v1.Layer, assets builder.Assets, epoch time.Time) (v1.Image, error) {
 	files := map[string]file{}
 	for where, component := range ci.Programs {
 		source, ok := assets[component]
@@ -98,6 +102,9 @@ func (ci containerImage) build(layers []v1.Layer, assets builder.Assets, epoch t
 			return nil, fmt.Errorf("component %s was not built", component)
 		}
 		files[where] = file{source: source, mode: 0o755}
+	}
+	for where, target := range ci.Links {
+		files[where] = file{link: target}
 	}
 	programs, err := layer(files, epoch)
 	if err != nil {
@@ -116,6 +123,7 @@ func (ci containerImage) build(layers []v1.Layer, assets builder.Assets, epoch t
 	config.Created = v1.Time{Time: epoch}
 	config.Config.Env = []string{"PATH=" + searchPath}
 	config.Config.Entrypoint = ci.Entrypoint
+	config.Config.User = ci.User
 	return mutate.ConfigFile(img, config)
 }
 

@@ -51,8 +51,7 @@ type Options struct {
 
 // Builder builds guest images and finds them again.
 type Builder struct {
-	opts       Options
-	components *builder.Builder
+	opts Options
 }
 
 // New returns a Builder. It touches nothing yet.
@@ -71,14 +70,19 @@ func New(opts Options) (*Builder, error) {
 	if opts.AptDir == "" {
 		opts.AptDir = "/etc/apt"
 	}
-	components, err := builder.New(builder.Options{
-		Cache: opts.Cache, Out: opts.Out, Log: opts.Log, Clock: opts.Clock, Components: Components(),
-	})
+	b := &Builder{opts: opts}
+	components, err := b.components(Recipe{})
 	if err != nil {
 		return nil, err
 	}
-	opts.Cache = components.Cache()
-	return &Builder{opts: opts, components: components}, nil
+	b.opts.Cache = components.Cache()
+	return b, nil
+}
+
+func (b *Builder) components(r Recipe) (*builder.Builder, error) {
+	return builder.New(builder.Options{
+		Cache: b.opts.Cache, Out: b.opts.Out, Log: b.opts.Log, Clock: b.opts.Clock, Components: r.Parts.Components,
+	})
 }
 
 // Dir is the directory of all images: the controller's --image-dir.
@@ -130,7 +134,11 @@ func (b *Builder) Ensure(ctx context.Context, r Recipe) (string, error) {
 	if b.current(dir, digest) {
 		return dir, b.alias(r)
 	}
-	assets, err := b.components.Ensure(ctx, b.components.Names(true)...)
+	components, err := b.components(r)
+	if err != nil {
+		return "", err
+	}
+	assets, err := components.Ensure(ctx, components.Names(true)...)
 	if err != nil {
 		return "", err
 	}
@@ -249,15 +257,29 @@ func readRecord(dir string) (*record, error) {
 	return rec, nil
 }
 
-// List returns the images in the cache, in the order of their names.
-func (b *Builder) List() ([]Image, error) {
+// Current says that the cache has the image of a recipe, and where.
+func (b *Builder) Current(r Recipe) (dir string, ok bool, err error) {
+	digest, err := r.Digest()
+	if err != nil {
+		return "", false, err
+	}
+	dir = filepath.Join(b.Dir(), r.Name)
+	return dir, b.current(dir, digest), nil
+}
+
+// List returns the images in the cache, in the order of their names. Those of the recipes that are named can be current.
+func (b *Builder) List(recipes ...Recipe) ([]Image, error) {
 	entries, err := os.ReadDir(b.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listing images: %w", err)
 	}
-	want, err := Default().Digest()
-	if err != nil {
-		return nil, err
+	want := map[string]bool{}
+	for _, r := range recipes {
+		digest, err := r.Digest()
+		if err != nil {
+			return nil, err
+		}
+		want[digest] = true
 	}
 	var images []Image
 	for _, e := range entries {
@@ -273,7 +295,7 @@ func (b *Builder) List() ([]Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		images = append(images, Image{Name: e.Name(), Dir: dir, Digest: rec.Digest, Bytes: size, Current: rec.Digest == want})
+		images = append(images, Image{Name: e.Name(), Dir: dir, Digest: rec.Digest, Bytes: size, Current: want[rec.Digest]})
 	}
 	return images, nil
 }

@@ -20,10 +20,11 @@ const (
 const (
 	crictl     = "crictl"
 	flannel    = "flanneld"
-	ignition   = "ignition"
 	flannelCNI = "flannel-cni"
-	pause      = "pause"
-	echo       = "echo"
+	// Ignition, Pause and Echo are needed by every image.
+	Ignition = "ignition"
+	Pause    = "pause"
+	Echo     = "echo"
 )
 
 var (
@@ -65,14 +66,14 @@ func Components() []builder.Component {
 			LinkerVars: map[string]string{"github.com/flannel-io/flannel/pkg/version.Version": flannelVersion},
 		},
 		builder.Component{
-			Name: ignition, Version: ignitionVersion, Cgo: true,
+			Name: Ignition, Version: ignitionVersion, Cgo: true,
 			Source:     builder.Source{Module: "github.com/flatcar/ignition", Version: ignitionVersion},
 			Package:    "github.com/flatcar/ignition/internal",
 			LinkerVars: map[string]string{"github.com/flatcar/ignition/internal/version.Raw": ignitionVersion},
 		},
 		builder.Component{Name: flannelCNI, Version: programVersion, Program: cniProgram},
-		builder.Component{Name: pause, Version: programVersion, Program: pauseProgram},
-		builder.Component{Name: echo, Version: programVersion, Program: echoProgram},
+		builder.Component{Name: Pause, Version: programVersion, Program: pauseProgram},
+		builder.Component{Name: Echo, Version: programVersion, Program: echoProgram},
 	)
 }
 

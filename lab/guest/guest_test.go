@@ -67,7 +67,7 @@ func TestArchiveHoldsTheImages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	source := program(t, dir, "a program")
-	images := []containerImage{
+	images := []ContainerImage{
 		{Ref: "lab.test/one:1", Programs: map[string]string{"/usr/local/bin/one": "one"}, Entrypoint: []string{"/usr/local/bin/one"}},
 		{Ref: "lab.test/two:1", Programs: map[string]string{"/two": "one"}, Tools: true},
 	}
@@ -201,14 +201,14 @@ func TestImagesAreListedAndRemoved(t *testing.T) {
 	require.NoError(t, b.alias(r))
 	require.NoError(t, b.alias(r), "twice")
 
-	images, err := b.List()
+	images, err := b.List(r)
 	require.NoError(t, err)
 	require.Len(t, images, 1, "aliases are not listed")
 	assert.False(t, images[0].Current)
 	assert.FileExists(t, filepath.Join(b.Dir(), r.Aliases[0], recordFile))
 
 	require.NoError(t, b.Remove(t.Context(), r.Name))
-	images, err = b.List()
+	images, err = b.List(r)
 	require.NoError(t, err)
 	assert.Empty(t, images)
 	assert.NoFileExists(t, filepath.Join(b.Dir(), r.Aliases[0]))

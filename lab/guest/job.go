@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -112,23 +114,31 @@ func (j *job) install(ctx context.Context) error {
 	if err := j.copyFiles(); err != nil {
 		return err
 	}
-	for _, name := range []string{builder.Kubelet, builder.Kubeadm, builder.Kubectl, crictl} {
-		if err := copyFile(j.assets[name], filepath.Join(j.root, "usr/bin", name), 0o755); err != nil {
+	r := j.recipe
+	for _, where := range slices.Sorted(maps.Keys(r.Parts.Programs)) {
+		to := filepath.Join(j.root, where)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // The guest's system directories.
+			return err
+		}
+		if err := copyFile(j.assets[r.Parts.Programs[where]], to, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := copyFile(j.assets[ignition], filepath.Join(j.root, "usr/lib/ignition/ignition"), 0o755); err != nil {
-		return err
-	}
-	r := j.recipe
-	return j.run.chroot(ctx, j.root, unitsScript, []string{
+	err := j.run.chroot(ctx, j.root, unitsScript, []string{
 		"ENABLE=" + strings.Join(r.Enable, " "), "DISABLE=" + strings.Join(r.Disable, " "), "MASK=" + strings.Join(r.Mask, " "),
 	}, "sh", "-eux")
+	if err != nil {
+		return err
+	}
+	return j.run.chroot(ctx, j.root, r.Parts.Setup, nil, "sh", "-eux")
 }
 
-const unitsScript = `
+const setupScript = `
 mkdir -p /opt/cni/bin /etc/cni/net.d /etc/containerd/certs.d /etc/containerd/conf.d /etc/kubernetes/manifests
 for plugin in /usr/lib/cni/*; do ln -sf "$plugin" /opt/cni/bin/; done
+`
+
+const unitsScript = `
 systemctl disable $DISABLE
 systemctl enable $ENABLE
 systemctl mask $MASK
@@ -138,21 +148,18 @@ ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf
 
 // copyFiles writes the embedded files. What lies in a directory for programs or generators can be executed.
 func (j *job) copyFiles() error {
-	values := strings.NewReplacer("@PAUSE_IMAGE@", pauseImage)
-	return fs.WalkDir(rootFiles, "files", func(p string, d fs.DirEntry, err error) error {
-		if err != nil || p == "files" {
-			return err
-		}
+	pairs := make([]string, 0, 2*len(j.recipe.Parts.Values))
+	for _, placeholder := range slices.Sorted(maps.Keys(j.recipe.Parts.Values)) {
+		pairs = append(pairs, placeholder, j.recipe.Parts.Values[placeholder])
+	}
+	values := strings.NewReplacer(pairs...)
+	return j.recipe.Parts.walk(func(p string, raw []byte) error {
 		to := filepath.Join(j.root, strings.TrimPrefix(p, "files/"))
-		if d.IsDir() {
-			return os.MkdirAll(to, 0o755) //nolint:gosec // The guest's system directories.
-		}
-		raw, err := rootFiles.ReadFile(p)
-		if err != nil {
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // The guest's system directories.
 			return err
 		}
 		mode := fs.FileMode(0o644)
-		if dir := path.Base(path.Dir(p)); dir == "system-generators" || dir == "ignition" || dir == "sbin" {
+		if dir := path.Base(path.Dir(p)); dir == "system-generators" || dir == "ignition" || dir == "sbin" || dir == "bin" {
 			mode = 0o755
 		}
 		// A package may have put a link here, and the file must not go where it points.
@@ -236,7 +243,7 @@ cd /
 rm -r $dir
 `
 
-// images preloads the container images: the runtime of the guest itself imports them.
+// images preloads the container images: the runtime of the guest itself imports them, where it can run here.
 func (j *job) images(ctx context.Context) error {
 	tools, err := j.tools(ctx)
 	if err != nil {
@@ -246,13 +253,27 @@ func (j *job) images(ctx context.Context) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := writeArchives(dir, containerImages(), j.assets, tools, time.Unix(j.recipe.Epoch, 0).UTC()); err != nil {
+	parts := j.recipe.Parts
+	if err := writeArchives(dir, parts.Images, j.assets, tools, time.Unix(j.recipe.Epoch, 0).UTC()); err != nil {
 		return err
 	}
-	if err := j.run.chroot(ctx, j.root, importScript, nil, "sh", "-eux"); err != nil {
+	if parts.Preload == nil {
+		err = j.run.chroot(ctx, j.root, importScript, nil, "sh", "-eux")
+	} else {
+		err = preload(parts.Preload, j.root, dir)
+	}
+	if err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
+}
+
+func preload(do func(string, []string) error, root, dir string) error {
+	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
+	if err != nil {
+		return err
+	}
+	return do(root, archives)
 }
 
 const importScript = `
@@ -335,8 +356,10 @@ for path in $DROP; do
   if mountpoint -q "$path"; then continue; fi
   if [ -d "$path" ]; then find "$path" -mindepth 1 -delete; else rm -f "$path"; fi
 done
-find /usr/lib/python3 /usr/lib/python3.* -name __pycache__ -prune -exec rm -r {} +
-python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.* || test $? = 1
+if [ -d /usr/lib/python3 ]; then
+  find /usr/lib/python3 /usr/lib/python3.* -name __pycache__ -prune -exec rm -r {} +
+  python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.* || test $? = 1
+fi
 rm -f /etc/ssh/ssh_host_* /var/lib/systemd/random-seed /var/lib/dhcp/*
 : > /etc/machine-id
 : > /etc/.updated

@@ -72,9 +72,45 @@ type Recipe struct {
 	DiskUUID string `json:"diskUUID"`
 	// KubernetesVersion of kubelet, kubeadm and the preloaded images.
 	KubernetesVersion string `json:"kubernetesVersion"`
+	// Parts are what is put into the image besides Debian's packages. They are part of the digest, not of the record.
+	Parts Parts `json:"-"`
 }
 
-// Default is the recipe of the lab's only image: Debian 12 with the Kubernetes of the builder.
+// Parts are files, programs and container images.
+type Parts struct {
+	// Files has the root's files below its directory "files".
+	Files fs.FS
+	// Shared are paths of files of the lab's own machines that this image has as well.
+	Shared []string
+	// Values replace placeholders in those files.
+	Values map[string]string
+	// Components are what is compiled.
+	Components []builder.Component
+	// Programs maps a path in the root to the component that goes there.
+	Programs map[string]string
+	// Images are preloaded.
+	Images []ContainerImage
+	// Setup is a script for the root, the last one that installs something.
+	Setup string
+	// Preload puts images into the root, from archives in the order of their names; containerd imports them when it is nil.
+	Preload func(root string, archives []string) error
+}
+
+func defaultParts() Parts {
+	return Parts{
+		Files:      rootFiles,
+		Values:     map[string]string{"@PAUSE_IMAGE@": pauseImage},
+		Components: Components(),
+		Programs: map[string]string{
+			"usr/bin/kubelet": builder.Kubelet, "usr/bin/kubeadm": builder.Kubeadm, "usr/bin/kubectl": builder.Kubectl,
+			"usr/bin/crictl": crictl, "usr/lib/ignition/ignition": Ignition,
+		},
+		Images: containerImages(),
+		Setup:  setupScript,
+	}
+}
+
+// Default is the recipe of the image of the lab's own machines: Debian 12 with the Kubernetes of the builder.
 func Default() Recipe {
 	minor := strings.Join(strings.SplitN(strings.TrimPrefix(builder.KubernetesVersion, "v"), ".", 3)[:2], ".")
 	return Recipe{
@@ -129,6 +165,7 @@ func Default() Recipe {
 		DiskBytes: 3 << 30,
 		Epoch:     1767225600,
 		DiskUUID:  "6b1f3a54-9c0e-4d8c-8a1b-0c6b766d3132",
+		Parts:     defaultParts(),
 	}
 }
 
@@ -138,21 +175,15 @@ func (r Recipe) Digest() (string, error) {
 	if err := json.NewEncoder(sum).Encode(struct {
 		Recipe     Recipe
 		Components []string
-		Images     []containerImage
+		Images     []ContainerImage
 		Toolchain  string
 		Init       string
-	}{r, origins(Components()), containerImages(), runtime.Version(), initrdInit}); err != nil {
+		Rest       []string `json:",omitempty"`
+	}{r, origins(r.Parts.Components), r.Parts.Images, runtime.Version(), initrdInit, r.Parts.rest()}); err != nil {
 		return "", fmt.Errorf("digesting the recipe of %s: %w", r.Name, err)
 	}
-	err := fs.WalkDir(rootFiles, "files", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		raw, err := rootFiles.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(sum, "%s %d\n%s", path, len(raw), raw)
+	err := r.Parts.walk(func(path string, raw []byte) error {
+		_, err := fmt.Fprintf(sum, "%s %d\n%s", path, len(raw), raw)
 		return err
 	})
 	if err != nil {
@@ -161,11 +192,50 @@ func (r Recipe) Digest() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
+// rest are the parts that have no other place in the digest. The lab's own image has none: its digest is older than they are.
+func (p Parts) rest() []string {
+	if p.Preload == nil {
+		return nil
+	}
+	return []string{p.Setup, fmt.Sprint(p.Values), fmt.Sprint(p.Programs)}
+}
+
+// walk visits every file, in the order of their paths: first the image's own, then what it shares.
+func (p Parts) walk(visit func(path string, content []byte) error) error {
+	err := fs.WalkDir(p.Files, "files", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := fs.ReadFile(p.Files, path)
+		if err != nil {
+			return err
+		}
+		return visit(path, raw)
+	})
+	if err != nil {
+		return err
+	}
+	for _, path := range p.Shared {
+		raw, err := rootFiles.ReadFile("files/" + path)
+		if err != nil {
+			return err
+		}
+		if err := visit("files/"+path, raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // origins names what is compiled, and from what.
 func origins(components []builder.Component) []string {
 	all := make([]string, 0, len(components))
 	for _, c := range components {
-		all = append(all, fmt.Sprint(c.Name, " ", c.Version, " ", c.Source.Module, " ", c.Package, " ", c.LinkerVars, " ", c.Patches, " ", c.Program))
+		origin := fmt.Sprint(c.Name, " ", c.Version, " ", c.Source.Module, " ", c.Package, " ", c.LinkerVars, " ", c.Patches, " ", c.Program)
+		if c.Release != "" {
+			origin += " " + c.Release
+		}
+		all = append(all, origin)
 	}
 	return all
 }

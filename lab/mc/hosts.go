@@ -36,19 +36,24 @@ func HostName(i int) string { return "host-" + strconv.Itoa(i) }
 func zone(i int) string { return string(rune('a' + (i-1)%26)) }
 
 // buildPrograms compiles the programs of the working tree that hosts run or
-// consist of.
+// consist of, or the provider's alone.
 func buildPrograms(ctx context.Context, opts Options) (builder.Assets, error) {
-	if opts.Hosts == 0 {
+	names := opts.localPrograms()
+	if len(names) == 0 {
 		return nil, nil //nolint:nilnil // No hosts, no programs.
 	}
 	programs := opts.Programs
 	if programs == nil {
 		var err error
-		if programs, err = opts.Builder.Local(ctx, opts.Source); err != nil {
+		if programs, err = opts.Builder.Local(ctx, opts.Source, names...); err != nil {
 			return nil, err
 		}
 	}
-	for _, name := range []string{builder.LabHost, builder.LabIngress} {
+	needed := []string{builder.LabHost, builder.LabIngress}
+	if opts.Hosts == 0 {
+		needed = names
+	}
+	for _, name := range needed {
 		if programs[name] == "" {
 			return nil, fmt.Errorf("starting hosts: the working tree has no %s", name)
 		}
@@ -170,7 +175,7 @@ func (c *Cluster) host(i int, images string) (Process, error) {
 		"unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc", "--",
 		c.programs[builder.LabHost], "run", "--name", name, "--kubeconfig", config, "--root", root,
 		"--bridge", labnet.Bridge, "--pod-cidr", labnet.PodCIDR(i),
-		"--gateway", labnet.Gateway, "--bridge-prefix", strconv.Itoa(labnet.BridgePrefix),
+		"--gateway", labnet.Gateway, "--bridge-prefix", strconv.Itoa(labnet.BridgePrefix), "--host-network",
 		"--cluster-dns", labnet.ClusterDNS, "--cluster-domain", labnet.ClusterDomain,
 		"--image-map", images, "--labels", "topology.kubernetes.io/region=lab,topology.kubernetes.io/zone=" + zone(i),
 		"--cpu", hostCPU, "--memory", hostMemory,

@@ -98,7 +98,8 @@ type Options struct {
 	// Images adds to what the hosts can run, or replaces it: see Image.
 	Images map[string]Image
 	// HostPaths maps paths that pods name in hostPath volumes to directories of
-	// this machine. Without an entry for GuestImages, it is the builder's cache.
+	// this machine. Without an entry for GuestImages or LegacyGuestImages, that is
+	// the builder's cache.
 	HostPaths map[string]string
 	// Programs are the compiled programs of the working tree. When nil they are
 	// compiled from Source, the tree around the working directory when that is
@@ -106,7 +107,8 @@ type Options struct {
 	// private network: see Prebuild.
 	Programs builder.Assets
 	Source   string
-	// Provider says whether and how the product's controller runs. It takes hosts.
+	// Provider says whether and how the product's controller runs. As a pod it
+	// takes hosts; as a process without them, its machines' pods stay pending.
 	Provider Provider
 	// Outside is a listener in another network namespace. Connections to it are
 	// carried to the API server, and Kubeconfig leads there.
@@ -128,6 +130,9 @@ const (
 	defaultStartTimeout = 3 * time.Minute
 )
 
+// LegacyGuestImages is the path by which pods of a legacy cluster name the same.
+const LegacyGuestImages = "/var/lib/flatcar-kvm-images"
+
 // GuestImages is the path by which pods name the directory of guest images.
 const GuestImages = "/var/lib/capk/images"
 
@@ -139,6 +144,10 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Hosts > 0 {
 		if o, err = o.withHostDefaults(); err != nil {
+			return o, err
+		}
+	} else if o.Provider != NoProvider {
+		if o.Source, err = o.source(); err != nil {
 			return o, err
 		}
 	}
@@ -210,8 +219,10 @@ func (o Options) withHostDefaults() (Options, error) {
 	if o.HostPaths == nil {
 		o.HostPaths = map[string]string{}
 	}
-	if o.HostPaths[GuestImages] == "" {
-		o.HostPaths[GuestImages] = filepath.Join(o.Builder.Cache(), "images")
+	for _, path := range []string{GuestImages, LegacyGuestImages} {
+		if o.HostPaths[path] == "" {
+			o.HostPaths[path] = filepath.Join(o.Builder.Cache(), "images")
+		}
 	}
 	return o, nil
 }
@@ -242,14 +253,26 @@ func (o Options) Prebuild(ctx context.Context) error {
 	if _, err := o.Builder.Ensure(ctx, o.Binaries()...); err != nil {
 		return err
 	}
-	if o.Hosts == 0 || o.Programs != nil {
+	if len(o.localPrograms()) == 0 || o.Programs != nil {
 		return nil
 	}
 	if o.Source, err = o.source(); err != nil {
 		return err
 	}
-	_, err = o.Builder.Local(ctx, o.Source)
+	_, err = o.Builder.Local(ctx, o.Source, o.localPrograms()...)
 	return err
+}
+
+// localPrograms are the programs of the working tree that the cluster runs.
+func (o Options) localPrograms() []string {
+	switch {
+	case o.Hosts > 0:
+		return []string{builder.LabHost, builder.LabIngress, builder.CAPKController, builder.VMLauncher, builder.VMAgent}
+	case o.Provider != NoProvider:
+		return []string{builder.CAPKController}
+	default:
+		return nil
+	}
 }
 
 // Binaries lists the components of the builder that the parts need, for whoever

@@ -43,8 +43,8 @@ func (o Options) checkProvider() error {
 		return nil
 	case o.Provider != ProviderPod && o.Provider != ProviderProcess:
 		return fmt.Errorf("installing the provider: %q is neither %s nor %s", o.Provider, ProviderPod, ProviderProcess)
-	case o.Hosts == 0:
-		return errors.New("installing the provider: it needs hosts to run machines on")
+	case o.Hosts == 0 && o.Provider == ProviderPod:
+		return errors.New("installing the provider as a pod: it needs hosts to run on")
 	case !o.Parts.Has(ClusterAPICRDs):
 		return errors.New("installing the provider: it needs the CRDs of Cluster API; without them, leave the provider to clusterctl, too")
 	case o.Source == "":

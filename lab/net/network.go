@@ -44,7 +44,8 @@ const (
 // hostBase is added to a host's number for its address below the gateway's /24.
 const hostBase = 10
 
-// HostIP is the address of host i, counted from 1.
+// HostIP is the address of host i, counted from 1. It is in the host's own
+// network, with an interface on the bridge.
 func HostIP(i int) string { return "10.100.0." + strconv.Itoa(hostBase+i) }
 
 // PodCIDR is the range of addresses for pods of host i, counted from 1.
@@ -66,7 +67,7 @@ func Setup(hosts int, dir string) error {
 	if err := loopbackUp(); err != nil {
 		return err
 	}
-	if err := makeBridge(hosts); err != nil {
+	if err := makeBridge(); err != nil {
 		return err
 	}
 	if err := tune(); err != nil {
@@ -106,7 +107,7 @@ func loopbackUp() error {
 	return nil
 }
 
-func makeBridge(hosts int) error {
+func makeBridge() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = Bridge
 	// A fixed address: otherwise it is that of the lowest port, changes with
@@ -116,11 +117,7 @@ func makeBridge(hosts int) error {
 	if err := netlink.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("adding bridge %s: %w", Bridge, err)
 	}
-	addresses := []string{Gateway, IngressIP}
-	for i := range hosts {
-		addresses = append(addresses, HostIP(i+1))
-	}
-	for _, a := range addresses {
+	for _, a := range []string{Gateway, IngressIP} {
 		ip, err := netip.ParseAddr(a)
 		if err != nil {
 			return fmt.Errorf("giving %s an address: %w", Bridge, err)

@@ -59,7 +59,11 @@ type Options struct {
 	// Version that the Node reports as its kubelet's.
 	Version string
 
-	// Listener and TLS serve logs and exec; without a listener there are none.
+	// HostNetwork gives the host a network of its own, with Address on the bridge.
+	HostNetwork bool
+
+	// Listener and TLS serve logs and exec; without a listener there are none. Listen is an address to make one at, in the host's network.
+	Listen   string
 	Listener net.Listener
 	TLS      *tls.Config
 
@@ -152,6 +156,43 @@ func prepare(ctx context.Context, opts *Options) (*parts, *caches, error) {
 	if err := net.WaitCleared(ctx); err != nil {
 		return nil, nil, err
 	}
+	own, err := startNetwork(ctx, net, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, factory, err := prepareOn(ctx, net, own, opts)
+	if err != nil && own != nil {
+		err = errors.Join(err, own.Close())
+	}
+	return p, factory, err
+}
+
+// startNetwork makes the host's own network, if it is to have one, and the listener in it.
+func startNetwork(ctx context.Context, pods *network.Network, opts *Options) (*network.Own, error) {
+	if !opts.HostNetwork {
+		if opts.Listen == "" {
+			return nil, nil //nolint:nilnil // Nothing is wanted.
+		}
+		var err error
+		if opts.Listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", opts.Listen); err != nil {
+			return nil, fmt.Errorf("listening for the API server: %w", err)
+		}
+		return nil, nil //nolint:nilnil // The namespace is that of this process.
+	}
+	own, err := pods.AddOwn(opts.Address)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Listen != "" {
+		if opts.Listener, err = own.Listen(ctx, "tcp", opts.Listen); err != nil {
+			return nil, errors.Join(fmt.Errorf("listening for the API server: %w", err), own.Close())
+		}
+	}
+	return own, nil
+}
+
+// prepareOn prepares what runs on the network.
+func prepareOn(ctx context.Context, net *network.Network, own *network.Own, opts *Options) (*parts, *caches, error) {
 	memory := filepath.Join(opts.Root, "memory")
 	hostfs := filepath.Join(opts.Root, "hostfs")
 	for _, dir := range []string{memory, hostfs} {
@@ -175,7 +216,7 @@ func prepare(ctx context.Context, opts *Options) (*parts, *caches, error) {
 	maps.Copy(hostPaths.Overrides, opts.HostPaths)
 	log := logrus.NewEntry(opts.Log).WithField("node", opts.Name)
 	manager := pods.NewManager(pods.Options{
-		Node: opts.Name, HostAddress: opts.Address, Client: opts.Client, Runtime: runtime, Network: net,
+		Node: opts.Name, HostAddress: opts.Address, Client: opts.Client, Runtime: runtime, Network: net, Own: own,
 		Volumes: &volumes.Manager{
 			Client: opts.Client, Mounter: runtime, HostPaths: hostPaths, MemoryDir: memory, Allocatable: opts.Capacity, Clock: opts.Clock,
 		},
@@ -186,6 +227,12 @@ func prepare(ctx context.Context, opts *Options) (*parts, *caches, error) {
 	return &parts{manager: manager, runtime: runtime, hostPaths: hostPaths, events: events, close: func() {
 		runtime.Close()
 		broadcaster.Shutdown()
+		if own == nil {
+			return
+		}
+		if err := own.Close(); err != nil {
+			log.WithError(err).Warn("the host's network stays behind")
+		}
 	}}, factory, nil
 }
 

@@ -93,11 +93,13 @@ func (h *host) makeNamespace() {
 
 func (h *host) start() {
 	h.t.Helper()
-	config, err := shared.ca.serving(h.opts.Name)
+	config, err := shared.ca.serving(h.opts.Name, h.opts.Address.AsSlice())
 	require.NoError(h.t, err)
 	h.opts.TLS = config
-	h.opts.Listener, err = net.Listen("tcp", gateway+":0")
-	require.NoError(h.t, err)
+	if !h.opts.HostNetwork {
+		h.opts.Listener, err = net.Listen("tcp", gateway+":0")
+		require.NoError(h.t, err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	h.cancel, h.done = cancel, make(chan error, 1)
 	go func() { h.done <- agent.Run(ctx, h.opts) }()

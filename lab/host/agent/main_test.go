@@ -39,7 +39,7 @@ const (
 	insideEnv  = "LAB_HOST_TEST_INSIDE"
 	assetsEnv  = "KUBEBUILDER_ASSETS"
 	gateway    = "10.100.0.1"
-	startLimit = 90 * time.Second
+	startLimit = 4 * time.Minute
 )
 
 // cluster is the API server that all tests share.
@@ -307,8 +307,8 @@ func (a *authority) issue(name, subject string, ips []net.IP) error {
 	return os.WriteFile(filepath.Join(a.dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), 0o600)
 }
 
-func (a *authority) serving(name string) (*tls.Config, error) {
-	if err := a.issue(name, name, []net.IP{net.ParseIP(gateway)}); err != nil {
+func (a *authority) serving(name string, more ...net.IP) (*tls.Config, error) {
+	if err := a.issue(name, name, append(more, net.ParseIP(gateway))); err != nil {
 		return nil, err
 	}
 	pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key"))

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -44,6 +43,7 @@ type flags struct {
 	name, kubeconfig, root, address        string
 	bridge, podRange, gateway, dns, domain string
 	bridgeBits                             int
+	hostNetwork                            bool
 	imageMap                               string
 	labels, hostPaths                      map[string]string
 	cpu, memory, storage, version          string
@@ -74,6 +74,7 @@ func newRun() *cobra.Command {
 	s.StringVar(&f.podRange, "pod-cidr", "", "addresses of this host's pods")
 	s.StringVar(&f.gateway, "gateway", "", "default route of pods")
 	s.IntVar(&f.bridgeBits, "bridge-prefix", 16, "prefix length of the network on the bridge")
+	s.BoolVar(&f.hostNetwork, "host-network", false, "make a network of the host's own, with --address on the bridge, for pods with hostNetwork and for --listen")
 	s.StringVar(&f.dns, "cluster-dns", "10.96.0.10", "address of the cluster's DNS server")
 	s.StringVar(&f.domain, "cluster-domain", "cluster.local", "domain of the cluster")
 	s.StringVar(&f.imageMap, "image-map", "", "JSON file that says which programs stand in for which images")
@@ -128,11 +129,17 @@ func (f *flags) options(c *cobra.Command) (*agent.Options, error) {
 		return nil, err
 	}
 	if f.listen != "" {
-		if err := f.serving(c, o); err != nil {
+		if err := f.serving(o); err != nil {
 			return nil, err
 		}
 	}
-	return o, f.nodeAddress(o)
+	if err := f.nodeAddress(o); err != nil {
+		return nil, err
+	}
+	if o.HostNetwork = f.hostNetwork; o.HostNetwork && o.Address == o.Gateway {
+		return nil, errors.New("--host-network needs an --address of its own, or one in --listen")
+	}
+	return o, nil
 }
 
 func (f *flags) capacity() (corev1.ResourceList, error) {
@@ -164,8 +171,8 @@ func (f *flags) client(o *agent.Options) error {
 
 func (f *flags) nodeAddress(o *agent.Options) error {
 	text := f.address
-	if text == "" && o.Listener != nil {
-		text, _, _ = strings.Cut(o.Listener.Addr().String(), ":")
+	if text == "" && f.listen != "" {
+		text, _, _ = strings.Cut(f.listen, ":")
 	}
 	if text == "" {
 		text = f.gateway
@@ -177,8 +184,8 @@ func (f *flags) nodeAddress(o *agent.Options) error {
 	return nil
 }
 
-// serving opens the listener: only those with a certificate of the client CA are let in.
-func (f *flags) serving(c *cobra.Command, o *agent.Options) error {
+// serving prepares the listener: only those with a certificate of the client CA are let in.
+func (f *flags) serving(o *agent.Options) error {
 	if f.cert == "" || f.key == "" || f.clientCA == "" {
 		return errors.New("--listen needs --tls-cert, --tls-key and --client-ca")
 	}
@@ -198,8 +205,6 @@ func (f *flags) serving(c *cobra.Command, o *agent.Options) error {
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 		NextProtos: []string{"http/1.1"},
 	}
-	if o.Listener, err = (&net.ListenConfig{}).Listen(c.Context(), "tcp", f.listen); err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
+	o.Listen = f.listen
 	return nil
 }

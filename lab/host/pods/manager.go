@@ -35,8 +35,10 @@ type Options struct {
 	Client      kubernetes.Interface
 	Runtime     *container.Runtime
 	Network     *network.Network
-	Volumes     *volumes.Manager
-	Images      images.Map
+	// Own is the host's own network; nil when it is that of this process.
+	Own     *network.Own
+	Volumes *volumes.Manager
+	Images  images.Map
 	// Dir holds a directory per pod, and LogDir the logs of containers.
 	Dir    string
 	LogDir string

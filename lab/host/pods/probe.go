@@ -54,10 +54,16 @@ type target struct {
 	container *corev1.Container
 	process   *container.Process
 	env       []string
+	// dial connects from where the kubelet is: an address of loopback is the host's.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 func (w *worker) target(u *unit) target {
-	return target{host: w.address.String(), container: u.spec, process: u.run.process, env: u.run.env}
+	t := target{host: w.address.String(), container: u.spec, process: u.run.process, env: u.run.env, dial: (&net.Dialer{}).DialContext}
+	if w.opts.Own != nil {
+		t.dial = w.opts.Own.Dial
+	}
+	return t
 }
 
 // probe asks again and again: startup until it succeeds, the others from then on.
@@ -214,7 +220,7 @@ func (t target) get(ctx context.Context, h *corev1.HTTPGetAction) error {
 	client := http.Client{
 		Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // Probes do not verify, as with a kubelet.
-			DisableKeepAlives: true,
+			DisableKeepAlives: true, DialContext: t.dial,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -239,7 +245,7 @@ func (t target) connect(ctx context.Context, h *corev1.TCPSocketAction) error {
 	if host == "" {
 		host = t.host
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+	conn, err := t.dial(ctx, "tcp", net.JoinHostPort(host, port))
 	if err != nil {
 		return err
 	}

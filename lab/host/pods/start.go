@@ -188,10 +188,7 @@ func (w *worker) launch(ctx context.Context, u *unit, spec *container.Spec, env 
 	if err != nil {
 		return nil, err
 	}
-	var netns *os.File
-	if w.sandbox != nil {
-		netns = w.sandbox.File
-	}
+	netns := w.netns()
 	stdout, stderr := log.Stream("stdout"), log.Stream("stderr")
 	p, err := w.opts.Runtime.Start(spec, netns, stdout, stderr)
 	if err != nil {
@@ -206,6 +203,18 @@ func (w *worker) launch(ctx context.Context, u *unit, spec *container.Spec, env 
 		w.post(func() { w.exited(ctx, u, r) })
 	}()
 	return r, nil
+}
+
+// netns is the pod's network namespace, or nil for that of this process.
+func (w *worker) netns() *os.File {
+	switch {
+	case w.sandbox != nil:
+		return w.sandbox.File
+	case w.pod.Spec.HostNetwork && w.opts.Own != nil:
+		return w.opts.Own.File
+	default:
+		return nil
+	}
 }
 
 func (w *worker) logPath(name string, attempt int32) string {
@@ -334,7 +343,7 @@ func (w *worker) specify(ctx context.Context, u *unit, image *images.Image) (*co
 		return nil, nil, fmt.Errorf("making the container's directory: %w", err)
 	}
 	spec := &container.Spec{
-		Hostname: w.hostname(), RootDir: root, OwnNetwork: w.sandbox != nil, Mounts: mounts, Env: env.list(), Command: command,
+		Hostname: w.hostname(), RootDir: root, OwnNetwork: w.netns() != nil, Mounts: mounts, Env: env.list(), Command: command,
 		WorkingDir: image.WorkingDir,
 	}
 	if u.spec.WorkingDir != "" {

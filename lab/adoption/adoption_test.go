@@ -1,0 +1,157 @@
+package adoption
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
+)
+
+var world *migrationtest.World
+
+func TestMain(m *testing.M) {
+	os.Exit(migrationtest.Main(m, func(w *migrationtest.World) { world = w }))
+}
+
+// operator is a person with a machine who migrates one cluster.
+type operator struct {
+	name string
+	// wrap sees every request.
+	wrap func(http.RoundTripper) http.RoundTripper
+	// hard ends the work at once; nil never.
+	hard context.Context //nolint:containedctx // it stands for a second Ctrl-C
+	dir  string
+	c    *migrationtest.Cluster
+}
+
+func newOperator(t *testing.T, c *migrationtest.Cluster, name string) *operator {
+	t.Helper()
+	dir := t.TempDir()
+	raw, err := world.Management.KubeconfigFor(name, "system:masters")
+	require.NoError(t, err)
+	decisions := "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Decisions\ndecisions:\n"
+	for field, answer := range c.Answers() {
+		decisions += "  " + field + ": {value: " + answer.Value + ", reason: " + answer.Reason + "}\n"
+	}
+	for file, content := range map[string][]byte{"kubeconfig": raw, "ca.crt": c.CACert, "ca.key": c.CAKey, "decisions.yaml": []byte(decisions)} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
+	}
+	return &operator{name: name, dir: dir, c: c}
+}
+
+// migrate runs the program and returns what it said.
+func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = cli.Run(ctx, cli.App{
+		Out: &out, Err: &errs, Environ: []string{"USER=" + o.name, "CI=true"}, Wrap: o.wrap, Hard: o.hard, Version: cli.Version{Version: "v0.0.0-test"},
+	}, append(args, "--kubeconfig", filepath.Join(o.dir, "kubeconfig")))
+	return code, out.String(), errs.String()
+}
+
+// run runs the migration with everything a run of this cluster needs.
+func (o *operator) run(ctx context.Context, more ...string) (code cli.Code, stdout, stderr string) {
+	args := []string{
+		"run", o.c.ID, "--yes", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
+		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", "60s", "-o", "json",
+	}
+	for _, a := range o.c.Acceptances() {
+		args = append(args, "--accept", a.ID+"="+a.Reason)
+	}
+	return o.migrate(ctx, append(args, more...)...)
+}
+
+func (o *operator) rollback(ctx context.Context, more ...string) (code cli.Code, stdout, stderr string) {
+	return o.migrate(ctx, append([]string{"rollback", o.c.ID, "--yes", "--patience", "60s", "-o", "json"}, more...)...)
+}
+
+// reader reads what the migration keeps about itself.
+func reader(t *testing.T) client.Reader {
+	t.Helper()
+	live, err := kube.ForConfig(world.Management.As(t, "looker", "system:masters"), kube.Options{})
+	require.NoError(t, err)
+	return live.Reader
+}
+
+func decode(t *testing.T, stdout string) history.RunReport {
+	t.Helper()
+	var r history.RunReport
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r), stdout)
+	return r
+}
+
+// mine is the state without what the migration keeps about itself.
+func mine(s migrationtest.State) migrationtest.State {
+	return s.Only(func(key string) bool {
+		return !strings.Contains(key, "ClusterMigration") && !strings.Contains(key, "-migration") && !strings.Contains(key, " Lease")
+	})
+}
+
+func TestAdoptAndGiveBack(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 2})
+	o := newOperator(t, c, "ada")
+	before, pods, nodes := c.State(t), c.Pods(t), c.Nodes(t)
+
+	code, stdout, stderr := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, stderr)
+	report := decode(t, stdout)
+	assert.Equal(t, "ok", report.Outcome)
+	require.NotNil(t, report.Proof)
+	assert.NotEqual(t, proof.Touched, report.Proof.Outcome, stdout)
+	for id, pod := range c.Pods(t) {
+		assert.Equal(t, pods[id].UID, pod.UID, id)
+		assert.Empty(t, pod.OwnerReferences, id)
+	}
+	for id, node := range c.Nodes(t) {
+		assert.Equal(t, nodes[id].UID, node.UID)
+		assert.NotEmpty(t, node.Spec.ProviderID)
+	}
+
+	code, stdout, _ = o.migrate(t.Context(), "proof", c.ID)
+	assert.NotEqual(t, cli.CodeBlocked, code, stdout)
+	code, _, stderr = o.migrate(t.Context(), "status", c.ID)
+	require.Equal(t, cli.CodeOK, code, stderr)
+
+	code, stdout, stderr = o.rollback(t.Context())
+	require.Equal(t, cli.CodeOK, code, stderr)
+	assert.Equal(t, "back", decode(t, stdout).Direction)
+	for id, pod := range c.Pods(t) {
+		assert.Equal(t, pods[id].UID, pod.UID, id)
+		assert.NotEmpty(t, pod.OwnerReferences, id)
+	}
+	assertGivenBack(t, c, before)
+}
+
+// assertGivenBack says that the cluster is as it was before: only provider IDs stay, which can never be removed, and the namespace with the
+// record of the migration.
+func assertGivenBack(t *testing.T, c *migrationtest.Cluster, before migrationtest.State) {
+	t.Helper()
+	for line := range strings.Lines(mine(before).Diff(mine(c.State(t)))) {
+		text := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(text, "+ management Namespace/"+c.Namespace), strings.HasPrefix(text, "~ workload Node/"),
+			strings.Contains(text, "providerID: kvm://"+c.ID+"/"), text == "spec:", text == "- spec: {}", text == "+ spec:":
+		default:
+			assert.Fail(t, "a rollback leaves something behind", line)
+		}
+	}
+	object, err := migrate.Read(t.Context(), reader(t), c.Namespace, c.ID)
+	require.NoError(t, err)
+	assert.Equal(t, migrationv1alpha1.StateRolledBack, object.Status.State)
+}

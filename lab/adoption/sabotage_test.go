@@ -1,0 +1,243 @@
+package adoption
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
+)
+
+func mergePatch(format string, args ...any) client.Patch {
+	return client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, format, args...))
+}
+
+// TestNothingIsWrittenWhenSomethingIsInTheWay breaks one thing per cluster; the run is refused, and the API servers saw no write.
+func TestNothingIsWrittenWhenSomethingIsInTheWay(t *testing.T) {
+	t.Parallel()
+	for _, sabotage := range []struct {
+		name string
+		do   func(t *testing.T, c *migrationtest.Cluster, o *operator) []string
+		code cli.Code
+		says string
+	}{
+		{"a Node has a foreign provider ID", func(t *testing.T, c *migrationtest.Cluster, _ *operator) []string {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Master}}
+			require.NoError(t, c.Workload.Client().Patch(t.Context(), node, mergePatch(`{"spec":{"providerID":"somebody://else"}}`)))
+			return nil
+		}, cli.CodeBlocked, "CHK-NODE-002"},
+		{"the encryption Secret is missing", func(t *testing.T, c *migrationtest.Cluster, _ *operator) []string {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: c.ID + "-encryption"}}
+			require.NoError(t, world.Client.Delete(t.Context(), secret))
+			return nil
+		}, cli.CodeBlocked, "CHK-SEC-003"},
+		{"the CA key is another cluster's", func(t *testing.T, _ *migrationtest.Cluster, o *operator) []string {
+			other := newOperator(t, world.Cluster(t, migrationtest.ClusterOptions{Workers: 1}), "other")
+			return []string{"--ca-cert", filepath.Join(other.dir, "ca.crt"), "--ca-key", filepath.Join(other.dir, "ca.key")}
+		}, cli.CodeBlocked, "CHK-PKI-003"},
+		{"a name is taken", func(t *testing.T, c *migrationtest.Cluster, _ *operator) []string {
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.Namespace}}
+			require.NoError(t, client.IgnoreAlreadyExists(world.Client.Create(t.Context(), namespace)))
+			taken := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.ID + "-ca"}}
+			require.NoError(t, world.Client.Create(t.Context(), taken))
+			return nil
+		}, cli.CodeBlocked, "CHK-CAPI-004"},
+	} {
+		t.Run(sabotage.name, func(t *testing.T) {
+			t.Parallel()
+			c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+			o := newOperator(t, c, "careful")
+			more := sabotage.do(t, c, o)
+			management, workload := world.Management.Mark(t), c.Workload.Mark(t)
+			code, _, said := o.run(t.Context(), more...)
+			assert.Equal(t, sabotage.code, code, said)
+			assert.Contains(t, said, sabotage.says)
+			assert.Contains(t, said, "Nothing was written")
+			assert.Empty(t, world.Management.Writes(t, management).By("careful").Done(), "writes to the management cluster")
+			assert.Empty(t, c.Workload.Writes(t, workload).ByAgent("migrate").Done(), "writes to the workload cluster")
+		})
+	}
+}
+
+// TestAForeignWriterStopsTheRun lets a GitOps-like tool apply the Deployments all the time: the settle time finds it and names it, and what
+// was done so far is taken back by the command the program prints.
+func TestAForeignWriterStopsTheRun(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "watchful")
+	foreign := c.ForeignWriter(t, 100*time.Millisecond)
+	code, _, said := o.run(t.Context(), "--settle", "5s", "--accept", "CHK-WRITE-001=seen", "--accept", "CHK-WRITE-002=seen")
+	foreign.Stop()
+	require.Equal(t, cli.CodeStopped, code, said)
+	assert.Contains(t, said, "fence/settle")
+	assert.Contains(t, said, "Deployment/"+c.ID)
+	assert.Contains(t, said, "migrate rollback "+c.ID)
+	code, _, said = o.rollback(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+}
+
+// TestAReplacedPodStopsTheRun deletes a VM's pod after the run has begun to fence: its replacement is another VM.
+func TestAReplacedPodStopsTheRun(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "precise")
+	code, _, said := o.run(t.Context(), "--until", "fence")
+	require.Equal(t, cli.CodeOK, code, said)
+	for _, pod := range c.Pods(t) {
+		if pod.Labels["app"] == "worker" {
+			require.NoError(t, world.Client.Patch(t.Context(), &pod, mergePatch(`{"metadata":{"finalizers":null}}`)))
+			require.NoError(t, world.Client.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+		}
+	}
+	code, _, said = o.run(t.Context())
+	require.Equal(t, cli.CodeStopped, code, said)
+	assert.Contains(t, said, "migrate rollback "+c.ID)
+}
+
+// TestTheSecondOperatorIsRefused holds the first run in its settle time; the second one learns who it is.
+func TestTheSecondOperatorIsRefused(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	first, second := newOperator(t, c, "grace"), newOperator(t, c, "heidi")
+	begun := make(chan struct{})
+	var once atomic.Bool
+	first.wrap = func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			if strings.Contains(request.URL.Path, "/kvmconfigs/") && request.Method == http.MethodPatch && once.CompareAndSwap(false, true) {
+				close(begun)
+			}
+			return response, err
+		})
+	}
+	soft, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan cli.Code, 1)
+	go func() {
+		code, _, _ := first.run(soft, "--settle", "10m")
+		ended <- code
+	}()
+	select {
+	case <-begun:
+	case code := <-ended:
+		require.Fail(t, "the first run ended", "exit code %d", code)
+	}
+	code, _, said := second.run(t.Context())
+	assert.Equal(t, cli.CodeBlocked, code, said)
+	assert.Contains(t, said, "grace@")
+	stop()
+	code, _, said = second.migrate(t.Context(), "status", c.ID)
+	assert.Equal(t, cli.CodeOK, code, said)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+// TestPauseAndResume stops a run between two steps, and lets it go on.
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "patient")
+	code, _, said := o.run(t.Context(), "--until", "fence")
+	require.Equal(t, cli.CodeOK, code, said)
+	code, out, said := o.migrate(t.Context(), "pause", c.ID, "--reason", "disk alert")
+	require.Equal(t, cli.CodeOK, code, said)
+	assert.Contains(t, out, "migrate resume "+c.ID)
+	code, _, said = o.run(t.Context())
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "disk alert")
+	_, status, _ := o.migrate(t.Context(), "status", c.ID)
+	assert.Contains(t, status, "disk alert")
+	code, _, said = o.migrate(t.Context(), "resume", c.ID, "--yes", "--settle", "200ms", "--patience", "60s", "--decisions", filepath.Join(o.dir, "decisions.yaml"),
+		"--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"))
+	require.Equal(t, cli.CodeOK, code, said)
+	_, events, _ := o.migrate(t.Context(), "events", c.ID, "-o", "json")
+	assert.Contains(t, events, `"type":"run.resumed"`)
+	assert.Contains(t, events, `"step":"adopt/lock"`)
+}
+
+// TestTheAPIServerGoesAway stops the management cluster's API server in the middle of a run; it goes on by itself.
+func TestTheWorkloadAPIGoesAway(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "steadfast")
+	var once atomic.Bool
+	o.wrap = func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if strings.Contains(request.URL.Path, "/nodes/") && request.Method == http.MethodPatch && once.CompareAndSwap(false, true) {
+				time.AfterFunc(3*time.Second, c.Workload.Crash(t))
+			}
+			return next.RoundTrip(request)
+		})
+	}
+	code, _, said := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	assert.Contains(t, said, "retry")
+}
+
+// TestWritesPerNode counts what the API server saw: the engine's writes grow by at most eight per node.
+func TestWritesPerNode(t *testing.T) {
+	t.Parallel()
+	count := func(workers int, name string) int {
+		c := world.Cluster(t, migrationtest.ClusterOptions{Workers: workers})
+		o := newOperator(t, c, name)
+		management, workload := world.Management.Mark(t), c.Workload.Mark(t)
+		code, _, said := o.run(t.Context())
+		require.Equal(t, cli.CodeOK, code, said)
+		outside := world.Management.Writes(t, management).By(name).Done().Without("leases.coordination.k8s.io")
+		inside := c.Workload.Writes(t, workload).ByAgent("migrate").Done()
+		t.Logf("%d workers: %v and inside %v", workers, outside.ByResource(), inside.ByResource())
+		return len(outside) + len(inside)
+	}
+	few, many := count(1, "few"), count(5, "many")
+	t.Logf("writes: %d with 2 nodes, %d with 6 nodes, %.2f per node", few, many, float64(many-few)/4)
+	assert.LessOrEqual(t, many-few, 4*8)
+}
+
+// TestNoSecretIsTold greps everything a run says, writes and keeps for the secrets of the cluster.
+func TestNoSecretIsTold(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "discreet")
+	events := filepath.Join(o.dir, "events.jsonl")
+	code, out, said := o.run(t.Context(), "--events-file", events, "-v", "6")
+	require.Equal(t, cli.CodeOK, code, said)
+	_, status, _ := o.migrate(t.Context(), "status", c.ID, "-o", "json")
+	_, log, _ := o.migrate(t.Context(), "events", c.ID)
+	evidence, err := migrate.LoadEvidence(t.Context(), reader(t), c.Namespace, c.ID)
+	require.NoError(t, err)
+	all := strings.Join([]string{out, said, status, log, fmt.Sprintf("%+v", evidence)}, "\n")
+	for _, secret := range secrets(t, c) {
+		assert.NotContains(t, all, secret)
+	}
+	assert.NotContains(t, all, "PRIVATE KEY")
+}
+
+// secrets are lines of key material that must not appear anywhere.
+func secrets(t *testing.T, c *migrationtest.Cluster) []string {
+	t.Helper()
+	var out []string
+	for line := range strings.Lines(string(c.CAKey)) {
+		if line = strings.TrimSpace(line); len(line) > 40 && !strings.HasPrefix(line, "-") {
+			out = append(out, line)
+		}
+	}
+	secret := &corev1.Secret{}
+	require.NoError(t, world.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: c.ID + "-encryption"}, secret))
+	require.NotEmpty(t, out)
+	return append(out, string(secret.Data["encryption"]))
+}
