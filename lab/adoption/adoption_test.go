@@ -45,11 +45,12 @@ func newOperator(t *testing.T, c *migrationtest.Cluster, name string) *operator 
 	dir := t.TempDir()
 	raw, err := world.Management.KubeconfigFor(name, "system:masters")
 	require.NoError(t, err)
-	decisions := "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Decisions\ndecisions:\n"
+	var decisions strings.Builder
+	decisions.WriteString("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Decisions\ndecisions:\n")
 	for field, answer := range c.Answers() {
-		decisions += "  " + field + ": {value: " + answer.Value + ", reason: " + answer.Reason + "}\n"
+		decisions.WriteString("  " + field + ": {value: " + answer.Value + ", reason: " + answer.Reason + "}\n")
 	}
-	for file, content := range map[string][]byte{"kubeconfig": raw, "ca.crt": c.CACert, "ca.key": c.CAKey, "decisions.yaml": []byte(decisions)} {
+	for file, content := range map[string][]byte{"kubeconfig": raw, "ca.crt": c.CACert, "ca.key": c.CAKey, "decisions.yaml": []byte(decisions.String())} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
 	return &operator{name: name, dir: dir, c: c}

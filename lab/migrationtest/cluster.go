@@ -110,7 +110,7 @@ func (w *World) Cluster(tb testing.TB, opts ClusterOptions) *Cluster {
 	c := &Cluster{world: w, number: number, dir: tb.TempDir()}
 	require.NoError(tb, c.render(ctx, opts))
 	if !opts.NoWorkload {
-		require.NoError(tb, c.startWorkload(ctx, opts))
+		require.NoError(tb, c.startWorkload(ctx))
 		tb.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 			defer cancel()
@@ -168,7 +168,7 @@ func (c *Cluster) renderInside() error {
 			return fmt.Errorf("reading the recorded workload cluster: %w", err)
 		}
 		raw = bytes.ReplaceAll(raw, []byte(recorded), []byte(c.ID))
-		if err := os.WriteFile(filepath.Join(c.dir, c.ID, "workload-cluster", name), raw, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(c.dir, c.ID, "workload-cluster", name), raw, 0o600); err != nil { //nolint:gosec // names of a fixture
 			return fmt.Errorf("writing the workload cluster: %w", err)
 		}
 	}
@@ -334,7 +334,7 @@ func (c *Cluster) waitQuiet(ctx context.Context) error {
 // startWorkload starts the workload cluster. Steps: etcd and API server with
 // the cluster's own authority and the certificate the legacy API server shows;
 // its name; what was inside: rights and Nodes.
-func (c *Cluster) startWorkload(ctx context.Context, opts ClusterOptions) error {
+func (c *Cluster) startWorkload(ctx context.Context) error {
 	authority, err := pki.LoadAuthority(c.CACert, c.CAKey, time.Now())
 	if err != nil {
 		return err

@@ -224,7 +224,7 @@ func (k *kubelet) started(pod *corev1.Pod) *corev1.Pod {
 	for _, c := range pod.Spec.Containers {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image, ImageID: "docker-pullable://" + c.Image, ContainerID: "docker://" + newContainerID(),
-			Ready: true, Started: ptr.To(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+			Ready: true, Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		})
 	}
 	return pod
@@ -239,7 +239,7 @@ func ended(pod *corev1.Pod) *corev1.Pod {
 	}
 	for i := range pod.Status.ContainerStatuses {
 		c := &pod.Status.ContainerStatuses[i]
-		c.Ready, c.Started = false, ptr.To(false)
+		c.Ready, c.Started = false, new(false)
 		end := &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now, ContainerID: c.ContainerID}
 		if c.State.Running != nil {
 			end.StartedAt = c.State.Running.StartedAt

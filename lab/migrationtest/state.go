@@ -316,7 +316,12 @@ func (s State) Anonymous() State {
 			what *regexp.Regexp
 			by   string
 		}{
-			{digest, "<bytes>"}, {uuid, "<uid>"}, {hexID, "<hex>"}, {address, "<address>"}, {hosts, "<host>"}, {port, "<port>"},
+			{digest, "<bytes>"},
+			{uuid, "<uid>"},
+			{hexID, "<hex>"},
+			{address, "<address>"},
+			{hosts, "<host>"},
+			{port, "<port>"},
 			{network, "$1: <number>"},
 		} {
 			text = m.what.ReplaceAllString(text, m.by)
@@ -433,8 +438,8 @@ func lineDiff(a, b []string) []string {
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
 	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
+	for i := range slices.Backward(a) {
+		for j := range slices.Backward(b) {
 			if a[i] == b[j] {
 				common[i][j] = common[i+1][j+1] + 1
 			} else {
