@@ -17,8 +17,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -177,6 +179,8 @@ func process(t *testing.T, log, program string, args ...string) {
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Stdout, cmd.Stderr = out, out
+	// A test that is killed leaves nothing running. The signal is bound to the test's thread, see there.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Wait() // The end of the test ends it.
@@ -346,6 +350,8 @@ func nodeIsReady(client kubernetes.Interface, name string) func(context.Context)
 // TestLegacyMasterAndWorkerBoot boots a master and a worker from the real bootstrap data and looks at what section 6 of the platform's
 // description promises.
 func TestLegacyMasterAndWorkerBoot(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	w := newWorld(t)
 	const master, worker = "master-p1l6x-65dc9fb687-gsq6l", "worker-k3m9a-5c8f9b7d66-x2x9q"
 	etcdDir := filepath.Join(w.work, "etcd")

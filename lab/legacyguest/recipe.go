@@ -2,6 +2,8 @@ package legacyguest
 
 import (
 	"embed"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -139,13 +141,30 @@ func images() []guest.ContainerImage {
 	}
 }
 
-// preload makes the data of a Docker daemon that has pulled the images. A daemon cannot do it while the image is built: it does not run
-// without control groups of its own.
+// preload makes the data of a Docker daemon that has pulled the images, with the files of layers aside: the guest mounts them. A daemon
+// cannot do it while the image is built: it does not run without control groups of its own.
 func preload(root string, archives []string) error {
-	store := dockerstore.New(filepath.Join(root, "usr/lib/legacy/images"))
+	seed := filepath.Join(root, "usr/lib/legacy/images")
+	store := dockerstore.New(filepath.Join(seed, "docker"))
 	for _, a := range archives {
 		if err := store.Add(a); err != nil {
 			return err
+		}
+	}
+	layers := filepath.Join(seed, "layers")
+	if err := os.Mkdir(layers, 0o755); err != nil { //nolint:gosec // Public images.
+		return fmt.Errorf("putting the files of layers aside: %w", err)
+	}
+	found, err := filepath.Glob(filepath.Join(seed, "docker", "overlay2", "*", "diff"))
+	if err != nil {
+		return fmt.Errorf("putting the files of layers aside: %w", err)
+	}
+	for _, diff := range found {
+		if err := os.Rename(diff, filepath.Join(layers, filepath.Base(filepath.Dir(diff)))); err != nil {
+			return fmt.Errorf("putting the files of layers aside: %w", err)
+		}
+		if err := os.Mkdir(diff, 0o755); err != nil { //nolint:gosec // Public images.
+			return fmt.Errorf("putting the files of layers aside: %w", err)
 		}
 	}
 	return nil

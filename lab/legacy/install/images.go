@@ -15,7 +15,11 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
 )
 
-const registry = "quay.io/giantswarm/"
+const (
+	registry = "quay.io/giantswarm/"
+	// patience is for the first boot of a machine that is emulated.
+	patience = "45m"
+)
 
 // Images are what hosts run for the images of a legacy cluster and of the operators.
 func Images(program string) map[string]mc.Image {
@@ -31,10 +35,12 @@ func Images(program string) map[string]mc.Image {
 	}
 	kvm := image(pod.PathEntrypoint, pod.PathShutdown, pod.PathIfUp)
 	kvm.Env = map[string]string{pod.ImageEnv: legacyguest.ImageName}
+	health := image(pod.PathHealth)
+	health.Env = map[string]string{pod.PatienceEnv: patience}
 	images := map[string]mc.Image{
 		registry + desired.EndpointUpdater:  image(pod.PathEndpointUpdater),
 		registry + desired.K8sKVM:           kvm,
-		registry + desired.K8sKVMHealth:     image(pod.PathHealth),
+		registry + desired.K8sKVMHealth:     health,
 		registry + desired.ShutdownDeferrer: image(pod.PathDeferrer, pod.PathHook),
 		registry + "flannel":                image(pod.PathFlannel),
 		registry + "k8s-network-bridge":     image(pod.PathBridge),

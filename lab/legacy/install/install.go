@@ -240,6 +240,9 @@ func (o *Options) WaitCreated(ctx context.Context) error {
 	last := ""
 	for {
 		s, err := Look(ctx, o.Config)
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting for the cluster (%s): %w", last, ctx.Err())
+		}
 		if err != nil {
 			return err
 		}

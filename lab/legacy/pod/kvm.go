@@ -95,7 +95,7 @@ func (m *Machine) Start(ctx context.Context, c clock.WithTicker) error {
 	if err != nil {
 		return err
 	}
-	raw, err := os.ReadFile(filepath.Join(m.ImageDir, "image.json"))
+	raw, err := os.ReadFile(filepath.Join(m.ImageDir, "image.json")) //nolint:gosec // The image map says where.
 	if err != nil {
 		return fmt.Errorf("reading the guest image: %w", err)
 	}

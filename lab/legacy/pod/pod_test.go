@@ -2,6 +2,7 @@ package pod_test
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -130,6 +131,37 @@ func TestShutdownWaitsForTheDrainButNotForEver(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMachineThatNeverAnsweredIsForgivenOnlyForAWhile(t *testing.T) {
+	// Nobody has made the network, so every check fails.
+	fake := clocktesting.NewFakeClock(time.Now())
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := "http://" + listener.Addr().String()
+	require.NoError(t, listener.Close())
+	h := &pod.Health{EnvFile: filepath.Join(t.TempDir(), "none"), Patience: 10 * time.Minute, Clock: fake}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(ctx, address) }()
+	ask := func() (status int) {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/healthz", http.NoBody)
+			require.NoError(c, err)
+			resp, err := http.DefaultClient.Do(req)
+			require.NoError(c, err)
+			status = resp.StatusCode
+			assert.NoError(c, resp.Body.Close())
+		}, 10*time.Second, 10*time.Millisecond)
+		return status
+	}
+	assert.Equal(t, http.StatusInternalServerError, ask(), "readiness is honest")
+	fake.Step(501 * time.Second)
+	assert.Equal(t, http.StatusOK, ask())
+	fake.Step(10 * time.Minute)
+	assert.Equal(t, http.StatusInternalServerError, ask())
+	cancel()
+	require.NoError(t, <-done)
 }
 
 func TestUnknownProgramIsRefused(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,6 +34,9 @@ const (
 	PathBridge          = "/k8s-network-bridge"
 	PathFlannelHealth   = "/flannel-network-health"
 )
+
+// PatienceEnv is a duration for Health.Patience; the image map sets it.
+const PatienceEnv = "LAB_LEGACY_PATIENCE"
 
 // Environment is what the programs need of the world.
 type Environment struct {
@@ -130,7 +134,13 @@ func runHook(ctx context.Context, e Environment, args []string) error {
 }
 
 func runHealth(ctx context.Context, e Environment, _ []string) error {
-	h := &Health{EnvFile: e.Env("NETWORK_ENV_FILE_PATH"), CheckAPI: e.Env("CHECK_K8S_API") == "true"}
+	h := &Health{EnvFile: e.Env("NETWORK_ENV_FILE_PATH"), CheckAPI: e.Env("CHECK_K8S_API") == "true", Clock: e.Clock}
+	if text := e.Env(PatienceEnv); text != "" {
+		var err error
+		if h.Patience, err = time.ParseDuration(text); err != nil {
+			return fmt.Errorf("reading %s: %w", PatienceEnv, err)
+		}
+	}
 	return h.Serve(ctx, e.Env("LISTEN_ADDRESS"))
 }
 

@@ -14,8 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/desired"
@@ -42,21 +44,38 @@ type Health struct {
 	EnvFile string
 	// CheckAPI also looks at the API server, which masters have.
 	CheckAPI bool
+	// Patience is for machines without hardware virtualisation: one that has never answered is forgiven for so long, from the moment on
+	// at which the real platform would begin to end it. Until then, and after its first answer, the check is the real one.
+	Patience time.Duration
+	Clock    clock.PassiveClock
 
 	sequence atomic.Uint32
+	answered atomic.Bool
 }
+
+// livenessDelay is how long a pod's liveness probe waits.
+const livenessDelay = 500 * time.Second
 
 // Serve answers on /healthz.
 func (h *Health) Serve(ctx context.Context, address string) error {
+	start := h.Clock.Now()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		if err := h.Check(r.Context()); err != nil {
+		err := h.Check(r.Context())
+		if err == nil {
+			h.answered.Store(true)
+		}
+		if err != nil && !h.forgiven(h.Clock.Since(start)) {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok") // The client sees that it is missing.
 	})
 	return serve(ctx, address, mux)
+}
+
+func (h *Health) forgiven(age time.Duration) bool {
+	return !h.answered.Load() && age >= livenessDelay && age < livenessDelay+h.Patience
 }
 
 // Check pings the machine, and connects to its kubelet and to its API server. What these answer does not matter.
