@@ -13,8 +13,10 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
@@ -59,11 +61,14 @@ type examiner struct {
 	now        time.Time
 	tool       string
 	log        logrus.FieldLogger
+	// recorded tells that the source shows the cluster as it was before its migration already.
+	recorded bool
 }
 
 // examination is everything known about one cluster.
 type examination struct {
-	cluster *legacy.Cluster
+	// cluster is the legacy cluster as it was before its migration, now is what there is of it.
+	cluster, now *legacy.Cluster
 	result  *translate.Result
 	report  check.Report
 	// caKey tells that the CA's key was given and is the right one.
@@ -238,11 +243,15 @@ func pool(ctx context.Context, n int, work func(i int)) {
 // examine looks at one cluster: read, CA, translate, gather what only a live management cluster tells, check.
 func (e *examiner) examine(ctx context.Context, id string) (*examination, error) {
 	started := time.Now() //nolint:forbidigo // a duration for the log, which nothing depends on.
-	cluster, err := e.place.Load(ctx, id)
+	now, err := e.place.Load(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	log := e.log.WithField("cluster", id)
+	cluster, stage, err := e.asBefore(ctx, now)
+	if err != nil {
+		return nil, err
+	}
 	log.WithField("took", time.Since(started)).WithField("problems", len(cluster.Problems)).Debug("cluster read")
 
 	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: e.opts.Namespace, Source: e.place.Describe(), Tool: e.tool}
@@ -268,6 +277,9 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 		opts.CAKey, opts.CACert = key, facts.CA.CertificatePEM()
 	}
 	result := e.translator.Translate(cluster, opts)
+	for _, o := range result.Objects {
+		o.Unstructured = *adopt.AtStage(&o.Unstructured, stage)
+	}
 	facts.Translated, facts.Translation = true, result.Findings
 	if e.place.live != nil {
 		if facts, err = check.Gather(ctx, e.place.live.Reader, facts); err != nil {
@@ -282,7 +294,27 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 		return nil, fmt.Errorf("examining cluster %s: %w", id, err)
 	}
 	log.WithField("took", time.Since(started)).WithField("outcome", report.Outcome).Debug("cluster examined")
-	return &examination{cluster: cluster, result: result, report: report, caKey: usable}, nil
+	return &examination{cluster: cluster, now: now, result: result, report: report, caKey: usable}, nil
+}
+
+// asBefore returns the cluster as it was before its migration began, and how far its objects have to be unpaused by now. A cluster that nobody
+// migrates is returned as it is.
+func (e *examiner) asBefore(ctx context.Context, now *legacy.Cluster) (*legacy.Cluster, adopt.Stage, error) {
+	if e.place.live == nil || e.recorded {
+		return now, adopt.AllPaused, nil
+	}
+	namespace := first(e.opts.Namespace, check.TargetNamespace(now.Organization))
+	object, err := migrate.Read(ctx, e.place.live.Reader, namespace, now.ID)
+	if err != nil || object == nil {
+		return now, adopt.AllPaused, err
+	}
+	record, err := migrate.LoadRecord(ctx, e.place.live.Reader, namespace, now.ID)
+	if err != nil || record == nil {
+		return now, adopt.AllPaused, err
+	}
+	source := legacy.NewLive(adopt.AsBefore(e.place.live.Reader, record), e.place.live.Server, e.place.opts)
+	before, err := source.Load(ctx, now.ID)
+	return before, migrate.StageOf(object), errors.Join(err, source.Close())
 }
 
 // usableAuthority tells whether a CA is the cluster's own: its key fits, it may sign, and it signed the certificates in use. The checks

@@ -254,7 +254,7 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 		comparer = plan.Live(e.place.live.Applier, found.cluster.Existing, dryRunsAtOnce)
 	}
 	document, err := plan.Build(ctx, plan.Input{
-		Cluster: found.cluster, Result: found.result, Report: &found.report, Comparer: comparer,
+		Cluster: found.now, Result: found.result, Report: &found.report, Comparer: comparer,
 		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier,
 	})
 	if err != nil {

@@ -259,7 +259,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 			return pki.Secret{Reader: p.live.Reader, Namespace: u.namespace, Name: id + "-ca"}
 		}
 	}
-	u.accepted = e.accept
+	u.accepted, e.recorded = e.accept, true
 	u.found, err = e.examine(ctx, id)
 	return u, err
 }

@@ -44,6 +44,8 @@ type place struct {
 	legacy.Source
 	// live is nil for a snapshot.
 	live *kube.ReadOnly
+	// opts are those the source was opened with.
+	opts legacy.Options
 }
 
 // open opens the snapshot, or connects to the management cluster. With inside, live clusters are also looked at from inside.
@@ -66,7 +68,7 @@ func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place,
 	}
 	source := legacy.NewLive(live.Reader, live.Server, opts)
 	s.atEnd(source.Close)
-	return &place{Source: source, live: live}, nil
+	return &place{Source: source, live: live, opts: opts}, nil
 }
 
 func (s *session) kubeOptions() kube.Options {

@@ -91,6 +91,22 @@ func established(crd *unstructured.Unstructured) bool {
 	return false
 }
 
+// StageOf says how far a migration has unpaused its objects.
+func StageOf(object *migrationv1alpha1.ClusterMigration) adopt.Stage {
+	stages := []struct {
+		step  string
+		stage adopt.Stage
+	}{{"adopt/free-machines", adopt.MachinesFree}, {"adopt/free-cluster", adopt.ClusterFree}, {"adopt/free-infrastructure", adopt.InfrastructureFree}}
+	for _, s := range stages {
+		for i := range object.Status.Steps {
+			if record := &object.Status.Steps[i]; record.ID == s.step && record.State == migrationv1alpha1.StepDone {
+				return s.stage
+			}
+		}
+	}
+	return adopt.AllPaused
+}
+
 // SetPause asks a running or coming run to wait, or with nil lets it go on.
 func SetPause(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause) error {
 	before := object.DeepCopy()

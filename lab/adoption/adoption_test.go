@@ -19,6 +19,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
@@ -155,4 +156,23 @@ func assertGivenBack(t *testing.T, c *migrationtest.Cluster, before migrationtes
 	object, err := migrate.Read(t.Context(), reader(t), c.Namespace, c.ID)
 	require.NoError(t, err)
 	assert.Equal(t, migrationv1alpha1.StateRolledBack, object.Status.State)
+}
+
+// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: what is left are the phases that nobody has run yet.
+func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "ida")
+	code, _, stderr := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, stderr)
+	code, stdout, stderr := o.migrate(t.Context(), "plan", c.ID, "-o", "json", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
+		"--decisions", filepath.Join(o.dir, "decisions.yaml"))
+	require.Equal(t, cli.CodeOK, code, stderr)
+	var fresh plan.Plan
+	require.NoError(t, json.Unmarshal([]byte(stdout), &fresh))
+	for _, change := range fresh.Changes {
+		if change.Action != plan.Keep {
+			assert.NotContains(t, []string{plan.PhaseFence, plan.PhaseTranslate, plan.PhaseAdopt}, change.Phase, "%s %s %+v", change.Action, change.Object, change.Fields)
+		}
+	}
 }

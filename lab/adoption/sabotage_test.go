@@ -82,12 +82,20 @@ func TestAForeignWriterStopsTheRun(t *testing.T) {
 	t.Parallel()
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
 	o := newOperator(t, c, "watchful")
-	foreign := c.ForeignWriter(t, 100*time.Millisecond)
-	code, _, said := o.run(t.Context(), "--settle", "5s", "--accept", "CHK-WRITE-001=seen", "--accept", "CHK-WRITE-002=seen")
-	foreign.Stop()
+	var once atomic.Bool
+	o.wrap = func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if strings.Contains(request.URL.Path, "/kvmconfigs/") && request.Method == http.MethodPatch && once.CompareAndSwap(false, true) {
+				c.ForeignWriter(t, 300*time.Millisecond)
+			}
+			return next.RoundTrip(request)
+		})
+	}
+	code, _, said := o.run(t.Context(), "--settle", "5s")
 	require.Equal(t, cli.CodeStopped, code, said)
 	assert.Contains(t, said, "fence/settle")
 	assert.Contains(t, said, "Deployment/"+c.ID)
+	assert.Contains(t, said, "kvm-operator")
 	assert.Contains(t, said, "migrate rollback "+c.ID)
 	code, _, said = o.rollback(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)

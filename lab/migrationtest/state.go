@@ -282,6 +282,25 @@ func (s State) Without(kinds ...string) State {
 	})
 }
 
+// WithoutStatus leaves out what controllers observed: it may go on changing after everything is done.
+func (s State) WithoutStatus() State {
+	kept := State{Objects: make(map[string]string, len(s.Objects)), content: s.content, names: s.names}
+	for key, text := range s.Objects {
+		var out strings.Builder
+		inStatus := false
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, " ") && !strings.HasPrefix(line, "-") {
+				inStatus = strings.HasPrefix(line, "status:")
+			}
+			if !inStatus {
+				out.WriteString(line)
+			}
+		}
+		kept.Objects[key] = out.String()
+	}
+	return kept
+}
+
 // Count returns the number of objects by side and kind: "management Pod".
 func (s State) Count() map[string]int {
 	count := map[string]int{}
