@@ -59,24 +59,10 @@ func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e
 // errTooMuch is what a document gets that aliases make larger than the limit.
 var errTooMuch = errors.New("expands to more than the limit")
 
-// plainGrowth is more than what plainValue charges for a plain document, as a multiple of its length.
-const plainGrowth = 8
-
 // decodeYAML decodes one document into the values JSON has. The rules are those of sigs.k8s.io/yaml (YAML 1.1 scalars, last of
 // two equal keys wins), which is what kubectl and the API server go by; only the detour over JSON text is left out.
 // Keys that occur twice are reported.
-func decodeYAML(doc yamlDocument, limit int64, twice func(line int, what string)) (any, error) {
-	// What is plain has no aliases, so no document of this length gets larger than the limit.
-	if plainGrowth*int64(len(doc.text)) <= limit {
-		if value, ok := plainYAML(doc.text); ok {
-			return value, nil
-		}
-	}
-	return decodeAnyYAML(doc, limit, twice)
-}
-
-// decodeAnyYAML decodes a document with the decoder proper.
-func decodeAnyYAML(doc yamlDocument, limit int64, twice func(line int, what string)) (value any, err error) {
+func decodeYAML(doc yamlDocument, limit int64, twice func(line int, what string)) (value any, err error) {
 	defer func() {
 		// The decoder is fed with files of unknown origin; a panic in it must not end the reading of the fleet.
 		if r := recover(); r != nil {

@@ -153,6 +153,24 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 	return add(u, path, arg("node-labels", nodeLabel+"=lab"))
 }
 
+// patientProbes keeps the kubelet from restarting a control plane that is only slow: every restart makes it slower.
+func patientProbes(kcp *unstructured.Unstructured) error {
+	var files []any
+	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"} {
+		const probe = `{"failureThreshold":60,"timeoutSeconds":60,"periodSeconds":30}`
+		files = append(files, map[string]any{
+			"path": "/etc/kubernetes/patches/" + component + "1+strategic.json", "permissions": "0644",
+			"content": `{"spec":{"containers":[{"name":"` + component + `","livenessProbe":` + probe + `,"startupProbe":` + probe + `}]}}`,
+		})
+	}
+	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
+		if err := set(kcp, "/etc/kubernetes/patches", "spec.kubeadmConfigSpec."+part+".patches.directory"); err != nil {
+			return err
+		}
+	}
+	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
+}
+
 // controlPlaneSettings are API server and etcd settings, and what a machine without hardware virtualization needs: more time for everything.
 func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	const base = "spec.kubeadmConfigSpec"
@@ -160,6 +178,17 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 		return err
 	}
 	if err := add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("heartbeat-interval", "1000"), arg("election-timeout", "10000")); err != nil {
+		return err
+	}
+	// A controller that loses its lease because the machine is slow starts anew, and everything it lists then makes the machine slower.
+	for _, component := range []string{"controllerManager", "scheduler"} {
+		err := add(kcp, base+".clusterConfiguration."+component+".extraArgs",
+			arg("leader-elect-lease-duration", "180s"), arg("leader-elect-renew-deadline", "150s"), arg("leader-elect-retry-period", "20s"))
+		if err != nil {
+			return err
+		}
+	}
+	if err := patientProbes(kcp); err != nil {
 		return err
 	}
 	// RSA is slow without hardware virtualization: the API server does not get its own roles made before it gives up.

@@ -24,9 +24,9 @@ const (
 	namespace = "org-acme"
 
 	// Limits are for two cores without hardware virtualization, and generous: they end a run that hangs, they measure nothing.
-	short  = 3 * time.Minute
-	medium = 8 * time.Minute
-	long   = 20 * time.Minute
+	short  = 8 * time.Minute
+	medium = 15 * time.Minute
+	long   = 30 * time.Minute
 )
 
 // step is a part of the walk that needs what the steps before it left.
