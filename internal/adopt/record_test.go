@@ -19,13 +19,13 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
-func picture(t testing.TB) *legacy.Cluster {
-	t.Helper()
-	source, err := legacy.Open(t.Context(), "../../testdata/fixtures/al9qy/input", legacy.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, source.Close()) })
-	c, err := source.Load(t.Context(), "al9qy")
-	require.NoError(t, err)
+func picture(tb testing.TB) *legacy.Cluster {
+	tb.Helper()
+	source, err := legacy.Open(tb.Context(), "../../testdata/fixtures/al9qy/input", legacy.Options{})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { assert.NoError(tb, source.Close()) })
+	c, err := source.Load(tb.Context(), "al9qy")
+	require.NoError(tb, err)
 	return c
 }
 

@@ -69,8 +69,8 @@ type examiner struct {
 type examination struct {
 	// cluster is the legacy cluster as it was before its migration, now is what there is of it.
 	cluster, now *legacy.Cluster
-	result  *translate.Result
-	report  check.Report
+	result       *translate.Result
+	report       check.Report
 	// caKey tells that the CA's key was given and is the right one.
 	caKey bool
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -21,15 +22,15 @@ func (s *session) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Render a saved document in any format",
-		Long: `Renders a plan, a check report or an inventory that was saved as JSON or YAML, exactly as the command that made it would have.
-FILE is - for standard input.`,
+		Long: `Renders a plan, a check report, an inventory, a proof or the report of a run that was saved as JSON or YAML, exactly as the command
+that made it would have. FILE is - for standard input.`,
 		Example: `  migrate show al9qy.plan
   migrate show al9qy.plan -o html=report.html -o markdown=ticket.md
   migrate plan al9qy -o json | migrate show - --full`,
 		Args: exactlyOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.show(cmd.Context(), o, args[0]) },
 	}
-	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory, report.KindProof))
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory, report.KindProof, report.KindRunReport))
 	o.view.addTo(cmd, true)
 	return cmd
 }
@@ -48,6 +49,8 @@ func (s *session) show(ctx context.Context, o showOptions, name string) error {
 		kind = report.KindInventory
 	case *proof.Proof:
 		kind = report.KindProof
+	case *history.RunReport:
+		kind = report.KindRunReport
 	}
 	outs, err := o.outputs.resolved(formatsOf(kind))
 	if err != nil {

@@ -87,7 +87,7 @@ type RunReport struct {
 	FinishedAt time.Time `json:"finishedAt"`
 	// Outcome is ok, paused, stopped or failed.
 	Outcome string `json:"outcome"`
-	// Message says how it ended, in a sentence, with the next command.
+	// Message says how it ended, in a sentence.
 	Message string  `json:"message"`
 	Phases  []Phase `json:"phases"`
 	// Writes counts the requests that changed something, by verb; Total is their sum.
@@ -109,7 +109,7 @@ type Phase struct {
 type Step struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
-	// State is done, undone, failed, running or waiting.
+	// State is done, undone, failed, running, undoing or waiting.
 	State      string     `json:"state"`
 	StartedAt  *time.Time `json:"startedAt,omitempty"`
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`

@@ -251,8 +251,26 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 			}
 		}
 	}
-	e.Journal.Object.Status.Proof = ""
-	return Result{Outcome: Reached, Message: "everything is taken back; the legacy operators are in charge again"}
+	return e.backProof(ctx)
+}
+
+// backProof looks once more when everything is taken back: nothing may have been restarted on the way back either.
+func (e *Engine) backProof(ctx context.Context) Result {
+	done := Result{Outcome: Reached, Message: "everything is taken back; the legacy operators are in charge again"}
+	before, err := LoadEvidence(ctx, e.Client, e.Work.namespace(), e.Work.id())
+	if err == nil && before == nil {
+		return done // Nothing had changed before the first look.
+	}
+	if err == nil {
+		err = e.retry(ctx, "", func(ctx context.Context) error { return prove(ctx, e.Work) })
+	}
+	if e.Work.Proof != nil {
+		e.Journal.Object.Status.Proof = string(e.Work.Proof.Outcome)
+	}
+	if err != nil {
+		return Result{Outcome: Failed, Message: done.Message + ", but the proof failed: " + err.Error(), Err: err}
+	}
+	return done
 }
 
 // undo takes one step back.

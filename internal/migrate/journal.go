@@ -102,7 +102,9 @@ func (j *Journal) now() *metav1.Time {
 // begin notes that a step is about to be tried, or taken back.
 func (j *Journal) begin(phase string, s Step, state migrationv1alpha1.StepState) {
 	record := j.step(s.ID)
-	if record.State == migrationv1alpha1.StepUndone && state == migrationv1alpha1.StepRunning {
+	// Taking back is counted and timed by itself, and so is a step that is done again afterwards.
+	turned := state == migrationv1alpha1.StepUndoing && record.State != migrationv1alpha1.StepUndoing
+	if turned || record.State == migrationv1alpha1.StepUndone {
 		*record = migrationv1alpha1.StepRecord{ID: s.ID}
 	}
 	if record.StartedAt == nil {

@@ -20,8 +20,8 @@ import (
 // documentVersion is the version of every document's apiVersion, behind the group.
 const documentVersion = "v1alpha1"
 
-// Decode reads a saved document, JSON or YAML, and returns a *plan.Plan, *check.Report, *check.Inventory or *proof.Proof that renders
-// exactly as the one that was saved. It is strict: unknown and duplicate keys, a second document and another version are
+// Decode reads a saved document, JSON or YAML, and returns a *plan.Plan, *check.Report, *check.Inventory, *proof.Proof or
+// *history.RunReport that renders exactly as the one that was saved. It is strict: unknown and duplicate keys, a second document and another version are
 // errors, because a document that is understood in part must not be shown as a whole.
 func Decode(data []byte) (any, error) {
 	if !json.Valid(data) {

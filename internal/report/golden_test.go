@@ -48,6 +48,7 @@ func documents() map[string]any {
 		"plan": planOfAl9qy(), "plan-of-15-nodes": planOf15Nodes(), "plan-without-changes": planWithoutChanges(),
 		"checks": reportOfAl9qy(), "inventory": inventoryOfAnubis(),
 		"proof": proofOfRestarts(), "proof-untouched": proofOfAdoption(), "proof-incomplete": proofWithGaps(),
+		"run": runWithProof(), "run-failed": runThatFailed(), "run-touched": runThatTouched(), "run-rolled-back": runTakenBack(),
 	}
 }
 
@@ -81,8 +82,14 @@ func TestGolden(t *testing.T) {
 	for _, format := range []string{"text", "markdown", "html"} {
 		ending := map[string]string{"text": ".txt", "markdown": ".md", "html": ".html"}[format]
 		golden(t, "proof.customer"+ending, render(t, format, proofOfRestarts(), report.Options{Audience: report.Customer}))
+		for name, doc := range map[string]any{"run": runWithProof(), "run-failed": runThatFailed(), "run-rolled-back": runTakenBack()} {
+			golden(t, name+".customer"+ending, render(t, format, doc, report.Options{Audience: report.Customer}))
+		}
 	}
 	golden(t, "proof-untouched.customer.txt", render(t, "text", proofOfAdoption(), report.Options{Audience: report.Customer}))
+	golden(t, "run-failed.short.txt", render(t, "text", runThatFailed(), report.Options{Short: true}))
+	golden(t, "run.ascii.txt", render(t, "text", runWithProof(), report.Options{ASCII: true}))
+	golden(t, "run.width-60.txt", render(t, "text", runWithProof(), report.Options{Width: 60}))
 	golden(t, "proof.short.txt", render(t, "text", proofOfRestarts(), report.Options{Short: true}))
 	golden(t, "checks.short.txt", render(t, "text", reportOfAl9qy(), report.Options{Short: true}))
 }

@@ -27,7 +27,7 @@ var pageTemplate = sync.OnceValues(func() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{"pieces": pieces}).ParseFS(web, "web/page.gohtml")
 })
 
-// page is what the layout shows around the body. Exactly one of Plan, Checks, Inventory, Proof and Story is set.
+// page is what the layout shows around the body. Exactly one of Plan, Checks, Inventory, Proof, Run and Story is set.
 type page struct {
 	CSP, Title, Eyebrow, Heading, Sub string
 	Verdict                           mark
@@ -42,6 +42,7 @@ type page struct {
 	Checks    *checksPage
 	Inventory *inventoryPage
 	Proof     *proofPage
+	Run       *runPage
 	Story     *storyPage
 }
 
@@ -481,6 +482,9 @@ type storyPage struct {
 func htmlStory(w io.Writer, s *story, _ Options) error {
 	body := &storyPage{story: s}
 	for _, ph := range s.Phases {
+		if s.Past {
+			break // The timeline says what will move; what was done is told in sentences.
+		}
 		body.Stops = append(body.Stops, stop{Number: ph.Number, Title: ph.Title, Moves: ph.Disruptive, Final: ph.Final, Estimate: ph.Estimate})
 	}
 	return writePage(w, page{

@@ -32,6 +32,7 @@ type junitSuite struct {
 type junitCase struct {
 	Name      string        `xml:"name,attr"`
 	ClassName string        `xml:"classname,attr"`
+	Time      string        `xml:"time,attr,omitempty"`
 	Failure   *junitProblem `xml:"failure"`
 	Error     *junitProblem `xml:"error"`
 	Skipped   *junitProblem `xml:"skipped"`
@@ -44,6 +45,44 @@ type junitProblem struct {
 	Text    string `xml:",chardata"`
 }
 
+// junitTime is how JUnit writes times: in UTC, without saying so.
+const junitTime = "2006-01-02T15:04:05"
+
+// add counts a case by what became of it.
+func (s *junitSuite) add(c junitCase) {
+	s.Tests++
+	switch {
+	case c.Failure != nil:
+		s.Failures++
+	case c.Error != nil:
+		s.Errors++
+	case c.Skipped != nil:
+		s.Skipped++
+	}
+	s.Cases = append(s.Cases, c)
+}
+
+func (s *junitSuites) add(suite junitSuite) {
+	s.Tests += suite.Tests
+	s.Failures += suite.Failures
+	s.Errors += suite.Errors
+	s.Skipped += suite.Skipped
+	s.Suites = append(s.Suites, suite)
+}
+
+func (s *junitSuites) write(w io.Writer) error {
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	enc := xml.NewEncoder(w)
+	enc.Indent("", "  ")
+	if err := enc.Encode(s); err != nil {
+		return fmt.Errorf("encoding XML: %w", err)
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
 // junitChecks writes one suite per category. What blocks or waits for a decision fails, unless it is accepted; what could not
 // be looked at is an error; a warning passes with a remark.
 func junitChecks(w io.Writer, doc *check.Report, _ Options) error {
@@ -52,12 +91,11 @@ func junitChecks(w io.Writer, doc *check.Report, _ Options) error {
 	for _, category := range categories(doc.Results) {
 		suite := junitSuite{Name: category.Name}
 		if !doc.Metadata.CreatedAt.IsZero() {
-			suite.Timestamp = doc.Metadata.CreatedAt.UTC().Format("2006-01-02T15:04:05")
+			suite.Timestamp = doc.Metadata.CreatedAt.UTC().Format(junitTime)
 		}
 		for _, r := range category.Results {
 			c := junitCase{Name: r.ID + " " + r.Title, ClassName: doc.Cluster + "." + category.Name}
 			problem := &junitProblem{Message: r.Detail, Type: r.ID, Text: junitText(r)}
-			suite.Tests++
 			switch r.Outcome {
 			case check.Pass:
 			case check.Warn:
@@ -68,34 +106,18 @@ func junitChecks(w io.Writer, doc *check.Report, _ Options) error {
 					break
 				}
 				c.Failure = problem
-				suite.Failures++
 			case check.Skip:
 				c.Skipped = &junitProblem{Message: r.Detail}
-				suite.Skipped++
 			case check.Error:
 				c.Error = problem
-				suite.Errors++
 			default:
 				return fmt.Errorf("check %s has the unknown outcome %q", r.ID, r.Outcome)
 			}
-			suite.Cases = append(suite.Cases, c)
+			suite.add(c)
 		}
-		all.Tests += suite.Tests
-		all.Failures += suite.Failures
-		all.Errors += suite.Errors
-		all.Skipped += suite.Skipped
-		all.Suites = append(all.Suites, suite)
+		all.add(suite)
 	}
-	if _, err := io.WriteString(w, xml.Header); err != nil {
-		return err
-	}
-	enc := xml.NewEncoder(w)
-	enc.Indent("", "  ")
-	if err := enc.Encode(all); err != nil {
-		return fmt.Errorf("encoding XML: %w", err)
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
+	return all.write(w)
 }
 
 func junitText(r check.Result) string {

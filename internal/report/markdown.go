@@ -226,7 +226,7 @@ func markdownChecks(w io.Writer, doc *check.Report, o Options) error {
 			d.blank()
 			for _, r := range c.Results {
 				om := outcomeMark(r.Outcome)
-				d.item(d.symbol(om) + " **" + om.Word + "** " + prose(r.Title) + " " + code(r.ID))
+				d.item(d.symbol(om) + " **" + prose(om.Word) + "** " + prose(r.Title) + " " + code(r.ID))
 				if r.Detail != "" {
 					d.line("  " + prose(r.Detail))
 				}
@@ -323,13 +323,13 @@ func markdownStory(w io.Writer, s *story, o Options) error {
 		m.line(s.Checks)
 		m.blank()
 		for _, c := range s.Attention {
-			m.item(m.symbol(c.Mark) + " **" + c.Mark.Word + "** " + prose(c.Title) + " (" + code(c.ID) + ")")
+			m.item(m.symbol(c.Mark) + " **" + prose(c.Mark.Word) + "** " + prose(c.Title) + " (" + code(c.ID) + ")")
 		}
 	}
 	if len(s.Rollback) > 0 {
 		m.heading("The way back")
 		for _, r := range s.Rollback {
-			m.item(prose(r.Title) + ": **" + r.Mark.Word + "**" + map[bool]string{true: ". " + prose(r.Text)}[r.Text != ""])
+			m.item(prose(r.Title) + ": **" + prose(r.Mark.Word) + "**" + map[bool]string{true: ". " + prose(r.Text)}[r.Text != ""])
 		}
 	}
 	foot := newMarkdown(o)
@@ -381,7 +381,7 @@ func (m *markdown) ellipsis() string {
 	return "…"
 }
 
-func (m *markdown) badge(k mark) string { return "**" + m.symbol(k) + " " + k.Word + "**" }
+func (m *markdown) badge(k mark) string { return "**" + m.symbol(k) + " " + prose(k.Word) + "**" }
 
 func (m *markdown) decisions(findings []finding.Finding, value func(finding.Finding) string) {
 	decide, _ := decisions(findings)
@@ -435,7 +435,7 @@ func (m *markdown) attention(results []check.Result, findings []finding.Finding)
 // result is one check with its evidence and what to do.
 func (m *markdown) result(r check.Result) []string {
 	k := outcomeMark(r.Outcome)
-	text := "- " + m.symbol(k) + " **" + k.Word + "** " + prose(r.Title) + " (" + code(r.ID) + ")"
+	text := "- " + m.symbol(k) + " **" + prose(k.Word) + "** " + prose(r.Title) + " (" + code(r.ID) + ")"
 	if r.Detail != "" {
 		text += ": " + prose(r.Detail)
 	}
@@ -456,7 +456,7 @@ func (m *markdown) result(r check.Result) []string {
 // finding is one finding with where it is and what to do.
 func (m *markdown) finding(f finding.Finding) []string {
 	k := severityMark(f.Severity)
-	text := "- " + m.symbol(k) + " **" + k.Word + "** " + prose(f.Message) + " (" + code(f.ID) + ")"
+	text := "- " + m.symbol(k) + " **" + prose(k.Word) + "** " + prose(f.Message) + " (" + code(f.ID) + ")"
 	if f.Object != "" {
 		text += " " + code(joinNonEmpty(" ", f.Object, f.Path))
 	}

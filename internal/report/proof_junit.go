@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/xml"
 	"fmt"
 	"io"
 
@@ -13,46 +12,31 @@ import (
 func junitProof(w io.Writer, doc *proof.Proof, _ Options) error {
 	doc = clean(doc, func(s string) string { return neutralise(s, false) })
 	all := junitSuites{Name: "untouched proof " + doc.Cluster}
+	if err := all.addProof(doc); err != nil {
+		return err
+	}
+	return all.write(w)
+}
+
+// addProof adds a suite for every kind of subject.
+func (s *junitSuites) addProof(doc *proof.Proof) error {
 	for _, kind := range subjectKinds(doc) {
 		suite := junitSuite{Name: kind.Title}
 		if !doc.Metadata.After.IsZero() {
-			suite.Timestamp = doc.Metadata.After.UTC().Format("2006-01-02T15:04:05")
+			suite.Timestamp = doc.Metadata.After.UTC().Format(junitTime)
 		}
-		for _, s := range kind.Subjects {
-			for _, f := range s.Facts {
-				c, err := junitFact(doc.Cluster, kind, s, f)
+		for _, subject := range kind.Subjects {
+			for _, f := range subject.Facts {
+				c, err := junitFact(doc.Cluster, kind, subject, f)
 				if err != nil {
 					return err
 				}
 				suite.add(c)
 			}
 		}
-		all.Tests += suite.Tests
-		all.Failures += suite.Failures
-		all.Errors += suite.Errors
-		all.Suites = append(all.Suites, suite)
+		s.add(suite)
 	}
-	if _, err := io.WriteString(w, xml.Header); err != nil {
-		return err
-	}
-	enc := xml.NewEncoder(w)
-	enc.Indent("", "  ")
-	if err := enc.Encode(all); err != nil {
-		return fmt.Errorf("encoding XML: %w", err)
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
-}
-
-func (s *junitSuite) add(c junitCase) {
-	s.Tests++
-	if c.Failure != nil {
-		s.Failures++
-	}
-	if c.Error != nil {
-		s.Errors++
-	}
-	s.Cases = append(s.Cases, c)
+	return nil
 }
 
 func junitFact(cluster string, kind kindOfSubjects, s proof.Subject, f proof.Fact) (junitCase, error) {

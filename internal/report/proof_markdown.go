@@ -17,16 +17,8 @@ func markdownProof(w io.Writer, doc *proof.Proof, o Options) error {
 	m.blank()
 	m.line(m.badge(proofMark(doc.Outcome)) + ": " + proofMeaning(doc) + ".")
 	kinds := subjectKinds(doc)
-	if len(kinds) > 0 {
-		m.blank()
-		m.row("What", "Number", "Same", "Expected", "Unknown", "Changed")
-		m.row("---", "---:", "---:", "---:", "---:", "---:")
-		for _, k := range kinds {
-			n := factCounts(allFacts(k.Subjects))
-			m.row(proseCut(k.Title, 20), strconv.Itoa(len(k.Subjects)), strconv.Itoa(n.Same), strconv.Itoa(n.Expected), strconv.Itoa(n.Unknown), strconv.Itoa(n.Changed))
-		}
-	}
-	m.factsToLookAt(doc)
+	m.kinds(kinds)
+	m.factsToLookAt(doc, "Needs attention")
 	foot := newMarkdown(o)
 	foot.blank()
 	foot.line("**Next**: " + nextAfterProof(doc) + ".")
@@ -45,7 +37,21 @@ func markdownProof(w io.Writer, doc *proof.Proof, o Options) error {
 	return m.finish(w, details, foot)
 }
 
-func (m *markdown) factsToLookAt(doc *proof.Proof) {
+// kinds sums up the facts in a table with a row per kind of subject.
+func (m *markdown) kinds(kinds []kindOfSubjects) {
+	if len(kinds) == 0 {
+		return
+	}
+	m.blank()
+	m.row("What", "Number", "Same", "Expected", "Unknown", "Changed")
+	m.row("---", "---:", "---:", "---:", "---:", "---:")
+	for _, k := range kinds {
+		n := factCounts(allFacts(k.Subjects))
+		m.row(proseCut(k.Title, 20), strconv.Itoa(len(k.Subjects)), strconv.Itoa(n.Same), strconv.Itoa(n.Expected), strconv.Itoa(n.Unknown), strconv.Itoa(n.Changed))
+	}
+}
+
+func (m *markdown) factsToLookAt(doc *proof.Proof, title string) {
 	heading := false
 	for _, s := range doc.Subjects {
 		for _, f := range s.Facts {
@@ -53,7 +59,7 @@ func (m *markdown) factsToLookAt(doc *proof.Proof) {
 				continue
 			}
 			if !heading {
-				m.heading("Needs attention")
+				m.heading(title)
 				heading = true
 			}
 			m.item(m.factLine(string(s.Kind)+" "+subjectName(s), f))
@@ -64,7 +70,7 @@ func (m *markdown) factsToLookAt(doc *proof.Proof) {
 
 func (m *markdown) factLine(where string, f proof.Fact) string {
 	k := resultMark(f.Result)
-	text := m.symbol(k) + " **" + k.Word + "** " + joinNonEmpty(" ", prose(where), code(f.Name))
+	text := m.symbol(k) + " **" + prose(k.Word) + "** " + joinNonEmpty(" ", prose(where), code(f.Name))
 	if f.Meaning != "" {
 		text += ": " + prose(f.Meaning)
 	}

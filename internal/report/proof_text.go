@@ -34,14 +34,19 @@ func textProof(w io.Writer, doc *proof.Proof, o Options) error {
 	}
 	p.labelled("Facts", plain, facts)
 	if o.Full {
-		p.labelled("Expected", plain, "these changes of Nodes are part of adopting:")
-		for _, a := range doc.Allowed {
-			what, extent := allowanceText(a)
-			p.text("  "+p.dot()+" ", plain, what+": "+extent+", by "+a.By)
-		}
+		p.expected(doc)
 	}
 	p.labelled("Next", plain, nextAfterProof(doc))
 	return p.flush()
+}
+
+// expected lists the rules by which a change is expected.
+func (p *printer) expected(doc *proof.Proof) {
+	p.labelled("Expected", plain, "these changes of Nodes are part of adopting:")
+	for _, a := range doc.Allowed {
+		what, extent := allowanceText(a)
+		p.text("  "+p.dot()+" ", plain, what+": "+extent+", by "+a.By)
+	}
 }
 
 func (p *printer) kindOfSubjects(kind kindOfSubjects, o Options) {

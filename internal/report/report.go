@@ -92,13 +92,13 @@ type Format struct {
 func Formats() []Format {
 	return []Format{
 		{"text", "for a terminal, short", ".txt", true, textPlan, textChecks, textInventory, textProof, textRun},
-		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory, wideProof, nil},
+		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory, wideProof, wideRun},
 		{"json", "the document itself", ".json", false, renderJSON[plan.Plan], renderJSON[check.Report], renderJSON[check.Inventory], renderJSON[proof.Proof], renderJSON[history.RunReport]},
 		{"yaml", "the document itself", ".yaml", false, renderYAML[plan.Plan], renderYAML[check.Report], renderYAML[check.Inventory], renderYAML[proof.Proof], renderYAML[history.RunReport]},
-		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory, markdownProof, nil},
-		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory, htmlProof, nil},
-		{"junit", "checks as test cases for a pipeline", ".xml", false, nil, junitChecks, nil, junitProof, nil},
-		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory, nameProof, nil},
+		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory, markdownProof, markdownRun},
+		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory, htmlProof, htmlRun},
+		{"junit", "checks, facts and steps as test cases for a pipeline", ".xml", false, nil, junitChecks, nil, junitProof, junitRun},
+		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory, nameProof, nameRun},
 	}
 }
 
@@ -135,7 +135,8 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s is not supported here; use one of: %s", e.What, strings.Join(e.Allowed, ", "))
 }
 
-// Render writes doc in the named format. doc is a plan.Plan, check.Report, check.Inventory or proof.Proof, or a pointer to one.
+// Render writes doc in the named format. doc is a plan.Plan, check.Report, check.Inventory, proof.Proof or history.RunReport, or a
+// pointer to one.
 // An unknown format, or one that cannot show the document, is an [*UnsupportedError].
 func Render(w io.Writer, format string, doc any, opts Options) error {
 	kind, ok := kindOf(doc)
@@ -150,7 +151,7 @@ func Render(w io.Writer, format string, doc any, opts Options) error {
 		return &UnsupportedError{What: fmt.Sprintf("audience %q", opts.Audience), Allowed: []string{string(Engineer), string(Customer)}}
 	}
 	if opts.Audience == Customer && kind == KindInventory {
-		return &UnsupportedError{What: "an Inventory for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindProof)}}
+		return &UnsupportedError{What: "an Inventory for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindProof), string(KindRunReport)}}
 	}
 	formats := Formats()
 	var allowed []string

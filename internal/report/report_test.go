@@ -21,6 +21,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
@@ -34,6 +35,8 @@ func kind(doc any) report.Kind {
 		return report.KindCheckReport
 	case *proof.Proof:
 		return report.KindProof
+	case *history.RunReport:
+		return report.KindRunReport
 	default:
 		return report.KindInventory
 	}
@@ -42,7 +45,7 @@ func kind(doc any) report.Kind {
 func supports(f report.Format, doc any) bool { return slices.Contains(f.Kinds(), kind(doc)) }
 
 func TestEveryFormatRendersEveryDocumentOrRefusesClearly(t *testing.T) {
-	empty := map[string]any{"empty plan": &plan.Plan{}, "empty checks": &check.Report{}, "empty inventory": &check.Inventory{}, "empty proof": &proof.Proof{}, "plan by value": *planOfAl9qy()}
+	empty := map[string]any{"empty plan": &plan.Plan{}, "empty checks": &check.Report{}, "empty inventory": &check.Inventory{}, "empty proof": &proof.Proof{}, "empty run": &history.RunReport{}, "run with an empty proof": &history.RunReport{Proof: &proof.Proof{}}, "plan by value": *planOfAl9qy()}
 	for _, docs := range []map[string]any{documents(), empty} {
 		for name, doc := range docs {
 			for _, f := range report.Formats() {
@@ -151,7 +154,7 @@ func poison(s string) map[string]any {
 	}
 	count(p)
 	return map[string]any{
-		"plan": p, "proof": poisonedProof(s),
+		"plan": p, "proof": poisonedProof(s), "run": poisonedRun(s),
 		"checks": &check.Report{
 			APIVersion: apiVersion, Kind: "CheckReport", Metadata: check.Metadata{Tool: s}, Cluster: s, Organization: s, Source: s, Outcome: check.Block, Results: p.Checks, Findings: p.Findings, Accepted: p.Accepted,
 		},
@@ -283,6 +286,7 @@ func TestJUnitCountsWhatFails(t *testing.T) {
 func TestASCIIIsASCII(t *testing.T) {
 	docs := documents()
 	docs["hostile"] = poison("文字 😀 e\u0301 – “x”")["plan"]
+	docs["hostile run"] = poison("文字 😀 e\u0301 – “x”")["run"]
 	for name, doc := range docs {
 		for _, format := range []string{"text", "wide", "markdown", "name"} {
 			for _, opts := range []report.Options{{ASCII: true}, {ASCII: true, Full: true, Color: true}, {ASCII: true, Audience: report.Customer}} {
@@ -312,6 +316,7 @@ func TestColourOnlyDecorates(t *testing.T) {
 func TestLinesFitTheWidth(t *testing.T) {
 	docs := documents()
 	docs["long words"] = poison(strings.Repeat("very-long-", 60))["plan"]
+	docs["long words in a run"] = poison(strings.Repeat("very-long-", 60))["run"]
 	docs["wide runes"] = poison("幅の広い文字が並ぶとても長い名前の値です 😀")["checks"]
 	for name, doc := range docs {
 		for _, width := range []int{60, 80, 120} {
@@ -347,13 +352,16 @@ func TestMarkdownFitsAComment(t *testing.T) {
 }
 
 func TestCustomerSeesNoInternalNames(t *testing.T) {
-	for name, doc := range map[string]any{"plan": planOfAl9qy(), "checks": reportOfAl9qy(), "proof": proofOfRestarts(), "proof with gaps": proofWithGaps()} {
+	for name, doc := range map[string]any{
+		"plan": planOfAl9qy(), "checks": reportOfAl9qy(), "proof": proofOfRestarts(), "proof with gaps": proofWithGaps(),
+		"run": runWithProof(), "run that failed": runThatFailed(), "run taken back": runTakenBack(), "run that touched": runThatTouched(),
+	} {
 		for _, format := range []string{"text", "markdown", "html"} {
 			out := string(render(t, format, doc, report.Options{Audience: report.Customer, Full: true}))
-			for _, internal := range []string{"anubis", "192.168.", "172.17", "worker-k3m9a", "master-p1l6x", "spec.cluster", "KVMConfig", "org-acme", "/var/lib", "6443", "k8s-kvm", "docker://"} {
+			for _, internal := range []string{"anubis", "192.168.", "172.17", "worker-k3m9a", "master-p1l6x", "spec.cluster", "KVMConfig", "org-acme", "/var/lib", "6443", "k8s-kvm", "docker://", "ada@", "172.23", "al9qy-k3m9a"} {
 				assert.NotContains(t, out, internal, "%s %s", name, format)
 			}
-			if kind(doc) != report.KindProof {
+			if kind(doc) != report.KindProof && kind(doc) != report.KindRunReport {
 				assert.Contains(t, out, "TRN-DOCKER-001", "ids stay, so that both sides can talk about the same thing")
 			}
 		}

@@ -21,9 +21,11 @@ type story struct {
 	Subject string
 	Verdict mark
 	// Note says what the verdict means for the reader.
-	Note      string
-	Lead      []string
-	Phases    []storyPhase
+	Note   string
+	Lead   []string
+	Phases []storyPhase
+	// Past tells that the phases say what was done, and not what will happen.
+	Past      bool
 	Decisions []storyDecision
 	// Checks says in a sentence how the checks went, Attention lists those that did not pass.
 	Checks    string

@@ -296,14 +296,21 @@ func phaseChanges(p *plan.Plan, name string) []plan.Object {
 	return out
 }
 
-// choosePhases returns the phases that Options.Only leaves, with their positions starting at 1.
+// choosePhases returns the phases that Options.Only leaves, with their positions starting at 0.
 func choosePhases(p *plan.Plan, only string) ([]int, error) {
-	var positions []int
 	names := make([]string, 0, len(p.Phases))
-	wanted := strings.TrimPrefix(only, "phase/")
-	for i, ph := range p.Phases {
+	for _, ph := range p.Phases {
 		names = append(names, ph.Name)
-		if only == "" || wanted == ph.Name || wanted == strconv.Itoa(i+1) {
+	}
+	return choosePositions(names, only)
+}
+
+// choosePositions finds the phases that are meant by a name or by a number starting at 1.
+func choosePositions(names []string, only string) ([]int, error) {
+	var positions []int
+	wanted := strings.TrimPrefix(only, "phase/")
+	for i, name := range names {
+		if only == "" || wanted == name || wanted == strconv.Itoa(i+1) {
 			positions = append(positions, i)
 		}
 	}
@@ -538,6 +545,9 @@ func stamp(t time.Time, where *time.Location) string {
 	}
 	return t.In(where).Format("Mon "+layout) + " " + where.String() + " (" + utc + ")"
 }
+
+// exact is a time to the second: many steps take no longer.
+func exact(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // shortDigest is enough of a digest to compare by eye.
 func shortDigest(d string) string {

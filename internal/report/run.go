@@ -1,0 +1,267 @@
+package report
+
+import (
+	"cmp"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+)
+
+// What all renderings of a run share.
+
+// The words of a run's outcome and direction, and of its steps' states, as history.RunReport lists them. A step is undoing while it is
+// being taken back.
+const (
+	runOK      = "ok"
+	runPaused  = "paused"
+	runStopped = "stopped"
+	runFailed  = "failed"
+
+	runBack = "back"
+
+	stepDone    = "done"
+	stepUndone  = "undone"
+	stepFailed  = "failed"
+	stepRunning = "running"
+	stepUndoing = "undoing"
+	stepWaiting = "waiting"
+)
+
+func runMark(outcome string) mark {
+	switch outcome {
+	case runOK:
+		return mark{"✓", "v", outcome, good}
+	case runPaused:
+		return mark{"–", "-", outcome, caution}
+	case runStopped:
+		return mark{"!", "!", outcome, caution}
+	case runFailed:
+		return mark{"×", "x", outcome, bad}
+	}
+	return mark{"?", "?", cmp.Or(outcome, "unknown"), plain}
+}
+
+func stepMark(state string) mark {
+	switch state {
+	case stepDone, stepUndone:
+		return mark{"✓", "v", state, good}
+	case stepFailed:
+		return mark{"×", "x", state, bad}
+	case stepRunning, stepUndoing:
+		return mark{"±", "%", state, caution}
+	case stepWaiting:
+		return mark{"·", ".", state, quiet}
+	}
+	return mark{"?", "?", cmp.Or(state, "unknown"), plain}
+}
+
+// stepNeedsLook tells whether a human has to look at the step: it is neither finished nor still to come.
+func stepNeedsLook(s history.Step) bool {
+	switch s.State {
+	case stepDone, stepUndone, stepWaiting:
+		return false
+	}
+	return true
+}
+
+// stepCounts are in the order of importance. A state that is not known is not counted as any other.
+func stepCounts(steps []history.Step) []count {
+	n := map[string]int{}
+	for _, s := range steps {
+		n[s.State]++
+	}
+	return []count{
+		{n[stepFailed], stepMark(stepFailed), "could not be done"},
+		{n[stepRunning], stepMark(stepRunning), "the run ended in them"},
+		{n[stepUndoing], stepMark(stepUndoing), "the run ended while taking them back"},
+		{n[stepDone], stepMark(stepDone), "and verified"},
+		{n[stepUndone], stepMark(stepUndone), "taken back"},
+		{n[stepWaiting], stepMark(stepWaiting), "not begun"},
+	}
+}
+
+func allSteps(phases []history.Phase) []history.Step {
+	var all []history.Step
+	for _, p := range phases {
+		all = append(all, p.Steps...)
+	}
+	return all
+}
+
+// stepSum is "1 failed, 3 done".
+func stepSum(steps []history.Step, separator string) string {
+	return cmp.Or(sumUp(stepCounts(steps), separator), "no steps")
+}
+
+// runNoun says what kind of run it was.
+func runNoun(r *history.RunReport) string {
+	if r.Direction == runBack {
+		return "rollback"
+	}
+	return "run"
+}
+
+// wholePhases leaves the phases that Options.Only names.
+func wholePhases(r *history.RunReport, only string) ([]history.Phase, error) {
+	names := make([]string, len(r.Phases))
+	for i, p := range r.Phases {
+		names[i] = p.Name
+	}
+	positions, err := choosePositions(names, only)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]history.Phase, 0, len(positions))
+	for _, i := range positions {
+		out = append(out, r.Phases[i])
+	}
+	return out, nil
+}
+
+// stepTook is how long the step took, if that can be said: a step that was begun in one run and ended in another, or that was done and
+// taken back, has the time between the two in it, in which nothing was done.
+func stepTook(r *history.RunReport, s history.Step) (time.Duration, bool) {
+	took, err := time.ParseDuration(s.Took)
+	if err != nil || took < 0 || s.FinishedAt == nil || s.StartedAt == nil {
+		return 0, false
+	}
+	return took, !s.StartedAt.Before(r.StartedAt) || earlier(r, s)
+}
+
+// earlier tells that the step ended in a run before this one.
+func earlier(r *history.RunReport, s history.Step) bool {
+	return s.FinishedAt != nil && s.FinishedAt.Before(r.StartedAt)
+}
+
+// spokenTook is the step's time as text; empty when there is none to tell.
+func spokenTook(r *history.RunReport, s history.Step) string {
+	if took, ok := stepTook(r, s); ok {
+		return spokenDuration(took.String())
+	}
+	return ""
+}
+
+// phaseTook adds up the times of the steps; the time between two runs is none of it.
+func phaseTook(r *history.RunReport, steps []history.Step) string {
+	var sum time.Duration
+	known := false
+	for _, s := range steps {
+		if took, ok := stepTook(r, s); ok {
+			sum, known = sum+took, true
+		}
+	}
+	if !known {
+		return ""
+	}
+	return spokenDuration(sum.String())
+}
+
+// runTook is how long the whole run took.
+func runTook(r *history.RunReport) string {
+	if r.StartedAt.IsZero() || r.FinishedAt.Before(r.StartedAt) {
+		return ""
+	}
+	return spokenDuration(r.FinishedAt.Sub(r.StartedAt).String())
+}
+
+// stepNotes is what there is to say of a step beside its title and time.
+func stepNotes(r *history.RunReport, s history.Step) string {
+	tries := ""
+	if s.Attempts > 1 {
+		tries = strconv.Itoa(s.Attempts) + " tries"
+	}
+	before := ""
+	if earlier(r, s) {
+		before = "in an earlier run"
+	}
+	return joinNonEmpty(", ", tries, before)
+}
+
+// writesText is "61, of which 40 apply, 21 patch".
+func writesText(w history.Writes) string {
+	parts := make([]string, 0, len(w.ByOne))
+	for _, verb := range slices.Sorted(maps.Keys(w.ByOne)) {
+		parts = append(parts, strconv.Itoa(w.ByOne[verb])+" "+verb)
+	}
+	return joinNonEmpty(": ", plural(w.Total, "request")+" changed something", strings.Join(parts, ", "))
+}
+
+// runMessage is how the run ended. What a failed step says stands with the step, so it is not said twice.
+func runMessage(r *history.RunReport) string {
+	for _, s := range allSteps(r.Phases) {
+		if s.State != stepFailed || r.Message != s.ID+": "+s.Message {
+			continue
+		}
+		if r.Direction == runBack {
+			return "step " + s.ID + " could not be taken back"
+		}
+		return "step " + s.ID + " could not be done"
+	}
+	return cmp.Or(r.Message, "how it ended is not recorded")
+}
+
+// nextAfterRun says what to do now and, where there is one, with which command.
+func nextAfterRun(r *history.RunReport) (advice, command string) {
+	again, back := "migrate run "+r.Cluster, "migrate rollback "+r.Cluster
+	if r.Direction == runBack {
+		again = back
+	}
+	if r.Proof != nil && r.Proof.Outcome == proof.Touched {
+		return nextAfterProof(r.Proof), ""
+	}
+	switch r.Outcome {
+	case runPaused:
+		return "go on", "migrate resume " + r.Cluster
+	case runStopped:
+		return "go on", again
+	case runFailed:
+		if r.Direction == runBack {
+			return "remove what was in the way, then go on", again
+		}
+		return "remove what was in the way and go on (" + back + " takes everything back)", again
+	case runOK:
+		return nextAfterSuccess(r)
+	}
+	return "see where the cluster stands", "migrate status " + r.Cluster
+}
+
+func nextAfterSuccess(r *history.RunReport) (advice, command string) {
+	steps := allSteps(r.Phases)
+	in := func(state string) func(history.Step) bool {
+		return func(s history.Step) bool { return s.State == state }
+	}
+	switch {
+	case r.Direction == runBack && slices.ContainsFunc(steps, in(stepDone)):
+		return "go on from there", "migrate run " + r.Cluster
+	case r.Direction == runBack:
+		return "keep this document; when it is to be tried again, begin with a plan", "migrate plan " + r.Cluster
+	case r.Proof != nil && r.Proof.Outcome != proof.Untouched:
+		return nextAfterProof(r.Proof), "migrate proof " + r.Cluster
+	case slices.ContainsFunc(steps, in(stepWaiting)):
+		return "go on with the next phase", "migrate run " + r.Cluster
+	case r.Proof == nil:
+		return "prove that nothing was restarted", "migrate proof " + r.Cluster
+	}
+	return nextAfterProof(r.Proof), ""
+}
+
+// nameRun lists the ids of the steps; with Short only those a human has to look at.
+func nameRun(w io.Writer, doc *history.RunReport, o Options) error {
+	phases, err := wholePhases(doc, o.Only)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, s := range allSteps(phases) {
+		if !o.Short || stepNeedsLook(s) {
+			names = append(names, s.ID)
+		}
+	}
+	return writeNames(w, names, o)
+}
