@@ -205,7 +205,7 @@ func TestMachinesOfALegacyClusterRunOnTheirHosts(t *testing.T) {
 			waitLog(t, machines[role], "reaches "+other)
 		}
 	}
-	endpoints := &corev1.Endpoints{}
+	endpoints := &corev1.Endpoints{} //nolint:staticcheck // Deprecated, and what the platform writes.
 	require.EventuallyWithT(t, func(ct *assert.CollectT) {
 		require.NoError(ct, admin.Get(t.Context(), client.ObjectKey{Namespace: cluster.ID, Name: desired.Master}, endpoints))
 		assert.Equal(ct, "172.23.11.6", endpoints.Subsets[0].Addresses[0].IP)

@@ -17,7 +17,7 @@ import (
 const drainerVersion = "0.2.0"
 
 // subset is deprecated, and what the platform writes.
-type subset = corev1.EndpointSubset
+type subset = corev1.EndpointSubset //nolint:staticcheck // As said.
 
 // Pods is the drainer: it keeps Endpoints, and holds a deleted pod until its node is drained. It selects pods by their own labels, so it
 // goes on with the pods of a cluster that another version has taken over.
@@ -109,7 +109,7 @@ func (k *KVM) changeEndpoints(ctx context.Context, p *corev1.Pod, change func(*s
 		}
 		return fmt.Errorf("looking for Service %s: %w", name, err)
 	}
-	have := &corev1.Endpoints{}
+	have := &corev1.Endpoints{} //nolint:staticcheck // Deprecated, and what the platform writes.
 	err := k.Client.Get(ctx, key, have)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("looking for Endpoints %s: %w", name, err)

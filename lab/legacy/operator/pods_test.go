@@ -20,7 +20,7 @@ const drainerFinalizer = "operatorkit.giantswarm.io/kvm-operator-drainer"
 // addresses are those of a Service's Endpoints: ready, and not.
 func (w *world) addresses(name string) (ready, notReady []string) {
 	w.t.Helper()
-	e := &corev1.Endpoints{}
+	e := &corev1.Endpoints{} //nolint:staticcheck // Deprecated, and what the platform writes.
 	err := w.admin.Get(w.t.Context(), client.ObjectKey{Namespace: w.id, Name: name}, e)
 	require.NoError(w.t, client.IgnoreNotFound(err))
 	if err != nil {

@@ -95,7 +95,7 @@ func (m *Machine) Start(ctx context.Context, c clock.WithTicker) error {
 	if err != nil {
 		return err
 	}
-	raw, err := os.ReadFile(filepath.Join(m.ImageDir, "image.json")) //nolint:gosec // The image map says where.
+	raw, err := os.ReadFile(filepath.Join(m.ImageDir, "image.json"))
 	if err != nil {
 		return fmt.Errorf("reading the guest image: %w", err)
 	}
@@ -114,7 +114,7 @@ func (m *Machine) Start(ctx context.Context, c clock.WithTicker) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(m.ConfigFile, document, 0o600); err != nil {
+	if err := os.WriteFile(m.ConfigFile, document, 0o600); err != nil { //nolint:gosec // a file of the container's own
 		return fmt.Errorf("writing the bootstrap data: %w", err)
 	}
 	// A socket of the machine before.

@@ -48,7 +48,8 @@ func main() {
 		err = fmt.Errorf("there is no stand-in for %s", name)
 	}
 	if err != nil {
-		log.Fatalf("%s: %v", name, err) //nolint:gosec // Its own name.
+		stop()
+		log.Fatalf("%s: %v", name, err) //nolint:gosec,gocritic // Its own name; the context ended one line above.
 	}
 }
 
