@@ -41,18 +41,18 @@ type operator struct {
 	c    *migrationtest.Cluster
 }
 
-func newOperator(t *testing.T, c *migrationtest.Cluster, name string) *operator {
-	t.Helper()
-	dir := t.TempDir()
+func newOperator(tb testing.TB, c *migrationtest.Cluster, name string) *operator {
+	tb.Helper()
+	dir := tb.TempDir()
 	raw, err := world.Management.KubeconfigFor(name, "system:masters")
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	var decisions strings.Builder
 	decisions.WriteString("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Decisions\ndecisions:\n")
 	for field, answer := range c.Answers() {
 		decisions.WriteString("  " + field + ": {value: " + answer.Value + ", reason: " + answer.Reason + "}\n")
 	}
 	for file, content := range map[string][]byte{"kubeconfig": raw, "ca.crt": c.CACert, "ca.key": c.CAKey, "decisions.yaml": []byte(decisions.String())} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
+		require.NoError(tb, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
 	return &operator{name: name, dir: dir, c: c}
 }
@@ -90,10 +90,10 @@ func reader(t *testing.T) client.Reader {
 	return live.Reader
 }
 
-func decode(t *testing.T, stdout string) history.RunReport {
-	t.Helper()
+func decode(tb testing.TB, stdout string) history.RunReport {
+	tb.Helper()
 	var r history.RunReport
-	require.NoError(t, json.Unmarshal([]byte(stdout), &r), stdout)
+	require.NoError(tb, json.Unmarshal([]byte(stdout), &r), stdout)
 	return r
 }
 

@@ -85,6 +85,8 @@ func TestMachineBecomesAVirtualMachine(t *testing.T) {
 
 	setNodeReady(t, workload, node, corev1.ConditionTrue)
 	require.True(t, eventually(t, func() bool { return d.gate(t, pod) == corev1.ConditionTrue }), "traffic for a ready worker")
+	// The pod's gate is written first, the machine's own condition at the end of the same look.
+	require.True(t, eventually(t, func() bool { return meta.IsStatusConditionTrue(d.reread(t, m).Status.Conditions, nodeCondition) }), "the machine says so, too")
 	d.quiet(t, m)
 	assert.Len(t, d.pods(t), 1)
 	budget := &policyv1.PodDisruptionBudget{}
