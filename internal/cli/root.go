@@ -176,6 +176,7 @@ A flag wins over a variable, a variable over the file.`,
 		s.proofCommand(),
 		s.eventsCommand(),
 		s.bundleCommand(),
+		s.crdCommand(),
 		s.explainCommand(),
 		s.versionCommand(),
 	)

@@ -204,7 +204,8 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 		return s.cannotRun(u.id, err)
 	}
 	doc := engine.Report(result, o.back)
-	err = deliver(work, s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
+	// Also a run that was interrupted hard says where it stands.
+	err = deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
 	if err != nil {
 		return err
 	}
@@ -506,7 +507,10 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 	case migrate.Reached:
 		return nil
 	case migrate.Paused:
-		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: migrate resume %s\n", id, result.Message, id)
+		if !o.back {
+			again = "migrate resume " + id
+		}
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
 		return ended(CodeWaiting)
 	case migrate.Stopped:
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s   Take back with: migrate rollback %s\n", id, result.Message, again, id)

@@ -214,7 +214,7 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 	_ = table.Flush() // a strings.Builder takes everything
 	switch m.Status.State {
 	case migrationv1alpha1.StatePaused:
-		fmt.Fprintf(&text, "go on with: migrate resume %s\n", m.Spec.ClusterID)
+		fmt.Fprintf(&text, "go on with: migrate resume %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
 	case migrationv1alpha1.StateFailed, migrationv1alpha1.StateStopped:
 		fmt.Fprintf(&text, "go on with: migrate run %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
 	case migrationv1alpha1.StateReached:

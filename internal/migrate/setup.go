@@ -43,7 +43,7 @@ func Prepare(ctx context.Context, side adopt.Side, clk clock.Clock, namespace *u
 	}
 	if err != nil || !established(have) {
 		if _, err := side.Writer.Apply(ctx, definition); err != nil {
-			return fmt.Errorf("%w; somebody with the right to may install it: migrate version --crd | kubectl apply -f -", err)
+			return fmt.Errorf("%w; somebody with the right to may install it: migrate crd | kubectl apply -f -", err)
 		}
 		if err := awaitEstablished(ctx, side, clk, kind, definition.GetName()); err != nil {
 			return err
