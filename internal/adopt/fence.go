@@ -16,6 +16,12 @@ import (
 // Fence silences the legacy operators for this cluster: the objects of legacy.Fence get their values, those that have them are left alone.
 func (a *Adopter) Fence(ctx context.Context) error {
 	silences := legacy.Fence(a.Picture)
+	// Nothing is changed that could not be put back.
+	for _, s := range silences {
+		if original := a.Record.Original(s.Ref.Kind, s.Ref.Namespace, s.Ref.Name); original == nil || original.GetUID() != s.Ref.UID {
+			return fmt.Errorf("%w: %s is not the one in the record of originals; take back what was begun, then begin again", ErrReplaced, s.Ref)
+		}
+	}
 	live, err := a.liveTargets(ctx, silences)
 	if err != nil {
 		return err

@@ -146,13 +146,6 @@ type undertaking struct {
 	accepted      []check.Accepted
 }
 
-// started tells that a run has begun something that was not taken back.
-func (u *undertaking) started() bool {
-	return u.object != nil && slices.ContainsFunc(u.object.Status.Steps, func(r migrationv1alpha1.StepRecord) bool {
-		return r.State != migrationv1alpha1.StepUndone
-	})
-}
-
 // run does the work of run, resume and rollback:
 //
 //  1. look at the cluster, as it was recorded if a run has begun,
@@ -254,7 +247,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	if err != nil {
 		return nil, err
 	}
-	if e.authority == nil && u.started() {
+	if e.authority == nil && migrate.Started(u.object) {
 		// The key was given when the run began, and is where Cluster API looks for it.
 		e.authority = func(id string) pki.Source {
 			return pki.Secret{Reader: p.live.Reader, Namespace: u.namespace, Name: id + "-ca"}
@@ -290,7 +283,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 	case o.back && u.object == nil:
 		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
 	case o.back:
-	case !u.started():
+	case !migrate.Started(u.object):
 		if code := codeOfCheck(u.found.report.Outcome); code != CodeOK {
 			if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true}); err != nil {
 				return err

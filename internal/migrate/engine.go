@@ -123,7 +123,10 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 	if err := e.Log.open(ctx, e.Client, namespace); err != nil {
 		return err
 	}
-	e.resumed = e.Journal.started()
+	e.resumed = Started(e.Journal.Object)
+	if err := e.sameRecord(ctx); err != nil {
+		return err
+	}
 	status := &e.Journal.Object.Status
 	status.State = state
 	now := e.Journal.now()
@@ -137,6 +140,33 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 		return err
 	}
 	return nil // The first step's note is written with this one.
+}
+
+// Why a run must not go on with what it read before it had the lock.
+var (
+	// ErrMovedOn means that another run worked on the cluster while this one looked at it.
+	ErrMovedOn = errors.New("another run worked on the cluster while this one looked at it; run the command again")
+	// ErrRecordLost means that the originals are gone: nothing could be put back any more.
+	ErrRecordLost = errors.New("the record of the originals is gone, so what was changed cannot be put back by this program; " +
+		"restore the Secret from a backup of the management cluster, then run the command again")
+)
+
+// sameRecord makes sure, now that nobody else can write, that this run works with the originals that were recorded before the first change.
+// What it took for originals itself could be what another run had changed already.
+func (e *Engine) sameRecord(ctx context.Context) error {
+	if !changed(e.Journal.Object) {
+		return nil
+	}
+	stored, err := LoadRecord(ctx, e.Client, e.Work.namespace(), e.Work.id())
+	switch {
+	case err != nil:
+		return err
+	case stored == nil:
+		return fmt.Errorf("reading Secret %s/%s: %w", e.Work.namespace(), e.Work.id()+recordSuffix, ErrRecordLost)
+	case !stored.MadeAt.Equal(e.Work.Adopter.Record.MadeAt) || stored.MadeBy != e.Work.Adopter.Record.MadeBy:
+		return ErrMovedOn
+	}
+	return nil
 }
 
 // nodes says how many VMs are adopted, of all.
@@ -331,7 +361,7 @@ func (e *Engine) close(ctx context.Context, result Result) error {
 	kind := history.RunFinished
 	switch result.Outcome {
 	case Reached:
-		if status.State == migrationv1alpha1.StateRollingBack && !e.Journal.started() {
+		if status.State == migrationv1alpha1.StateRollingBack && !Started(e.Journal.Object) {
 			status.State = migrationv1alpha1.StateRolledBack
 		} else {
 			status.State = migrationv1alpha1.StateReached

@@ -48,12 +48,12 @@ func Graph() []Phase {
 	return []Phase{
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
 			{
-				ID: "fence/record", Title: "record the originals of everything that will change",
+				ID: stepRecord, Title: "record the originals of everything that will change",
 				Why: "an undo puts back what is recorded here, so it comes before the first change",
 				Act: record, Verify: verifyRecord, Undo: forget,
 			},
 			{
-				ID: "fence/evidence", Title: "look at VMs, kubelets and etcd before anything changes",
+				ID: stepEvidence, Title: "look at VMs, kubelets and etcd before anything changes",
 				Why: "the untouched proof compares with this",
 				Act: evidence,
 			},

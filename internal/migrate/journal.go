@@ -86,12 +86,21 @@ func (j *Journal) stateOf(id string) migrationv1alpha1.StepState {
 	return ""
 }
 
-// started tells that something of the migration may have happened that was not taken back.
-func (j *Journal) started() bool {
-	if j.Object == nil {
-		return false
-	}
-	return slices.ContainsFunc(j.Object.Status.Steps, func(s migrationv1alpha1.StepRecord) bool { return s.State != migrationv1alpha1.StepUndone })
+// Started tells that something of a migration may have happened that was not taken back; an object that is nil has not.
+func Started(object *migrationv1alpha1.ClusterMigration) bool {
+	return anyStep(object, func(string) bool { return true })
+}
+
+// changed tells that the cluster itself may have been changed: all steps but those that only look and record.
+func changed(object *migrationv1alpha1.ClusterMigration) bool {
+	return anyStep(object, func(id string) bool { return id != stepRecord && id != stepEvidence })
+}
+
+// anyStep tells that one of the steps was begun and not taken back.
+func anyStep(object *migrationv1alpha1.ClusterMigration, counts func(id string) bool) bool {
+	return object != nil && slices.ContainsFunc(object.Status.Steps, func(s migrationv1alpha1.StepRecord) bool {
+		return s.State != migrationv1alpha1.StepUndone && counts(s.ID)
+	})
 }
 
 func (j *Journal) now() *metav1.Time {

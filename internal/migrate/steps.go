@@ -45,6 +45,10 @@ const (
 	EventsSuffix   = "-migration-events"
 	lockSuffix     = "-migration"
 
+	// The steps that change nothing of the cluster.
+	stepRecord   = "fence/record"
+	stepEvidence = "fence/evidence"
+
 	recordKey  = "record.json.gz"
 	beforeKey  = "before.json"
 	afterKey   = "after.json"
