@@ -174,10 +174,14 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if err := s.mayBegin(ctx, o, u); err != nil {
 		return err
 	}
-	engine, err := s.engine(ctx, o, u)
+	view := s.newRunView()
+	engine, err := s.engine(ctx, o, u, view)
 	if err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, func() {
+		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
+	})()
 	opts := migrate.Options{
 		Run: newRunID(), By: s.who(), Tool: s.app.Version.Version, Until: o.until, Accepted: u.accepted,
 		Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
@@ -334,7 +338,7 @@ func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error
 }
 
 // engine puts together what runs the steps.
-func (s *session) engine(ctx context.Context, o runOptions, u *undertaking) (*migrate.Engine, error) {
+func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view *runView) (*migrate.Engine, error) {
 	clk := clock.RealClock{}
 	change, err := s.changing()
 	if err != nil {
@@ -373,7 +377,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking) (*mi
 	if record == nil {
 		record = adopt.NewRecord(u.found.cluster, u.object != nil, clk.Now(), s.who())
 	}
-	log := &migrate.Log{Clock: clk, Run: "", Cluster: u.id, By: s.who(), Tool: s.app.Version.Version}
+	log := &migrate.Log{Clock: clk, Cluster: u.id, By: s.who(), Tool: s.app.Version.Version}
 	if o.events != "" {
 		file, err := os.OpenFile(o.events, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -382,7 +386,6 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking) (*mi
 		s.atEnd(file.Close)
 		log.File = file
 	}
-	view := s.newRunView()
 	log.Watch = view.event
 	work := &migrate.Work{
 		Adopter: &adopt.Adopter{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
@@ -92,14 +93,16 @@ func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, e
 
 func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.State, steps func(context.Context) Result) (result Result, err error) {
 	e.opts, e.began = opts, e.Clock.Now()
+	e.Log.Run = opts.Run
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
 		return Result{}, err
 	}
 	keep, end := context.WithCancel(ctx)
-	defer end()
-	go e.Lock.Keep(keep)
+	var keeper sync.WaitGroup
+	keeper.Go(func() { e.Lock.Keep(keep) })
 	defer func() {
 		end()
+		keeper.Wait() // A renewal on its way would make releasing a conflict.
 		// The lock is given back also when the run was interrupted, but nobody waits long for a server that is away.
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -111,7 +114,14 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 		return Result{}, err
 	}
 	result = steps(ctx)
-	return result, e.close(ctx, result)
+	if err := e.close(ctx, result); err != nil {
+		// How the steps ended matters more than that it could not be noted; what was done is looked at again by the next run.
+		result.Message += "; the journal could not be written: " + err.Error()
+		if result.Outcome == Reached {
+			result.Outcome, result.Err = Failed, err
+		}
+	}
+	return result, nil
 }
 
 // open opens journal and log, and says that a run begins.
