@@ -11,6 +11,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X main.version=$(VERSION)
 # Work files of other checkouts must not leak into builds.
 export GOWORK := off
+# The linters remember findings with the absolute path of the file and apply nolint comments and exclusions by that path:
+# with a cache shared between checkouts, those of a checkout since removed came back as findings nobody could silence.
+export GOLANGCI_LINT_CACHE := $(CACHE)/lint/$(subst /,-,$(CURDIR))
 
 .PHONY: help
 help: ## list the targets
@@ -46,6 +49,7 @@ bench: build ## run the benchmarks that docs/performance.md quotes
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## run the linters of .golangci.yml
+	@mkdir -p $(CACHE)/lint && find $(CACHE)/lint -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf {} + # of checkouts no longer used
 	$(TOOLS)/golangci-lint run ./...
 	cd lab && $(TOOLS)/golangci-lint run --config ../.golangci.yml ./...
 	cd lab/host && $(TOOLS)/golangci-lint run --config ../../.golangci.yml ./...
