@@ -31,6 +31,10 @@ type Facts struct {
 	// Usage is what the pods of each host ask for, by host name; nil when not looked at.
 	Usage map[string]Usage
 
+	// Etcd is what etcd's members say; nil offline, and when they could not be asked for the reason in EtcdUnread.
+	Etcd       *EtcdState
+	EtcdUnread string
+
 	// Translated tells that the caller has translated the picture; Translation is what it found.
 	Translated  bool
 	Translation []finding.Finding
@@ -68,6 +72,8 @@ const (
 	Occupancy Fact = "the target namespace"
 	// Others are the other legacy clusters.
 	Others Fact = "the other legacy clusters"
+	// Members are etcd's members, as they say themselves.
+	Members Fact = "an answer of etcd"
 	// Translation is the result of translating the picture.
 	Translation Fact = "the translation"
 )

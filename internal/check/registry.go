@@ -33,7 +33,7 @@ const (
 // Registry returns all checks, in the order they are reported. It is the one place a check is added; the order is that of reading a
 // cluster from the outside in: who it is, what it runs, who works on it, its keys, its parts, and at last where it is to go.
 //
-// CHK-ETCD-001 to 009 are kept free for the checks that need a connection to etcd.
+// CHK-ETCD-001 to 009 are the checks that need a connection to etcd.
 func Registry() []Check {
 	return []Check{
 		{
@@ -307,6 +307,57 @@ func Registry() []Check {
 			run:   certificateNames,
 		},
 
+		{
+			ID: "CHK-ETCD-001", Category: categoryEtcd, Title: "etcd answers, and its members agree on one leader", Short: "etcd silent", Severity: Block, Beyond: true,
+			Hint:  "try it from here: etcdctl --endpoints https://<etcd name>:443 endpoint status",
+			Looks: "The member table and every member's status, asked under etcd's name with the certificate that Calico uses, as they are at this moment.",
+			Why:   "Adoption must not touch etcd, and only etcd itself can say afterwards that it was not restarted: its start, its member ids and its term.",
+			Fix:   "Let this machine reach etcd's name through the management cluster's ingress, and check its certificate (CHK-PKI-001). Accepted, the proof is silent about etcd.",
+			run:   etcdAnswers,
+		},
+		{
+			ID: "CHK-ETCD-002", Category: categoryEtcd, Title: "every master has one started, voting etcd member", Short: "etcd members", Severity: Block, Beyond: true, Needs: []Fact{Members},
+			Fixed: fixedData,
+			Hint:  "etcdctl member list -w table, and find out who added or removed a member",
+			Looks: "Names and learners in etcd's member table, and how many there are.",
+			Why:   "A member that never started counts for the majority and can never vote: with one voter besides it, the next failure stops the API.",
+			Fix:   "Remove the member that does not exist, or finish what somebody began.",
+			run:   etcdMembersVote,
+		},
+		{
+			ID: "CHK-ETCD-003", Category: categoryEtcd, Title: "etcd raises no alarm", Short: "etcd alarm", Severity: Block, Beyond: true, Needs: []Fact{Members},
+			Fixed: fixedData,
+			Hint:  "etcdctl alarm list, then see etcd's documentation of that alarm",
+			Looks: "What the members complain about in their status: NOSPACE, CORRUPT, no leader.",
+			Why:   "With NOSPACE every write fails. With CORRUPT the members' data differ, and a new member would get one of the versions.",
+			Fix:   "For NOSPACE compact, defragment and disarm. For CORRUPT stop here and compare with a verified snapshot.",
+			run:   etcdWithoutAlarm,
+		},
+		{
+			ID: "CHK-ETCD-004", Category: categoryEtcd, Title: "database is below 70 % of its quota", Short: "etcd nearly full", Severity: Warn, Beyond: true, Needs: []Fact{Members},
+			Hint:  "etcdctl defrag, one member at a time, in a quiet hour",
+			Looks: "The size of the database on disk, against etcd's default quota of 2 GiB, which legacy members have.",
+			Why:   "A large database makes snapshots and the new member's first copy slow, and a full one refuses every write.",
+			Fix:   "Defragment before the window: etcd gives back what compaction freed.",
+			run:   etcdHasRoom,
+		},
+		{
+			ID: "CHK-ETCD-005", Category: categoryEtcd, Title: "members can be reached from other machines", Short: "etcd peer address", Severity: Block, Beyond: true, Needs: []Fact{Members},
+			Fixed: fixedTakeover,
+			Hint:  "etcdctl member update with the URL that the unit's flags say",
+			Looks: "The peer URLs of the member table.",
+			Why:   "A new member finds the present ones by these addresses. One that means \"this machine\" leads the new member to itself.",
+			Fix:   "Update the member's peer URL to https and etcd's name; no restart is needed for it.",
+			run:   etcdReachable,
+		},
+		{
+			ID: "CHK-ETCD-006", Category: categoryEtcd, Title: "etcd runs the version its master was made with", Short: "other etcd version", Severity: Warn, Beyond: true, Needs: []Fact{Members},
+			Hint:  "find out who changed the unit on the master",
+			Looks: "The version each member says it is, against the annotation of the master's pod or the Release.",
+			Why:   "The new member's version is chosen by the recorded one, and known faults are looked up by it.",
+			Fix:   "Nothing has to be changed if the running version is known to work; tell the reviewers.",
+			run:   etcdRunsItsVersion,
+		},
 		{
 			ID: "CHK-ETCD-010", Category: categoryEtcd, Title: "etcd's storage mode is known", Short: "etcd storage unclear", Severity: Block, Needs: []Fact{Config}, After: []string{"CHK-ID-001"},
 			Fixed: fixedData,

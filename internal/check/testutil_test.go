@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 )
@@ -193,7 +194,11 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 		Fleet: &legacy.Fleet{}, Source: "test", Tool: "test",
 		Neighbours: []Neighbour{{ID: "b4n9x", VNI: 23}},
 		Usage:      map[string]Usage{},
-		Target:     &Target{Namespace: "org-acme", Exists: true, Labels: map[string]string{labelPodSecurity: "privileged"}},
+		Etcd: &EtcdState{
+			Table:   etcd.Members{Members: []etcd.Member{{ID: 1, Name: "etcd", PeerURLs: []string{"https://" + testEtcd + ":2380"}}}},
+			Answers: []etcd.Status{{Member: 1, Leader: 1, Version: testVersions()["etcd"], Size: 20 << 20, InUse: 8 << 20}},
+		},
+		Target: &Target{Namespace: "org-acme", Exists: true, Labels: map[string]string{labelPodSecurity: "privileged"}},
 		Capabilities: &Capabilities{
 			Controllers: []Controller{
 				{Name: "bootstrap-kubeadm", Version: "1.14.2", Object: "Deployment/b/b", Replicas: 1},

@@ -174,6 +174,8 @@ func (v *view) missing(need Fact) (missing bool, reason string) {
 		return v.Target == nil, "offline: the target namespace was not looked at"
 	case Others:
 		return v.Neighbours == nil, "the other legacy clusters were not looked at"
+	case Members:
+		return v.Etcd == nil, "etcd was not asked, or does not answer (CHK-ETCD-001)"
 	case Translation:
 		return !v.Translated, "the cluster was not translated"
 	default:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
@@ -58,9 +59,11 @@ type examiner struct {
 	accept     []check.Accepted
 	only       []string
 	authority  func(id string) pki.Source
-	now        time.Time
-	tool       string
-	log        logrus.FieldLogger
+	// etcd makes a client of a cluster's etcd; nil offline.
+	etcd func(*legacy.Cluster) (*etcd.Client, error)
+	now  time.Time
+	tool string
+	log  logrus.FieldLogger
 	// recorded tells that the source shows the cluster as it was before its migration already.
 	recorded bool
 }
@@ -95,6 +98,8 @@ func (s *session) examiner(ctx context.Context, p *place, ids []string, f examin
 	}
 	if p.live == nil {
 		e.neighbours = neighboursOf(ctx, p, ids)
+	} else {
+		e.etcd = s.etcd
 	}
 	return e, ctx.Err()
 }
@@ -260,6 +265,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 			facts.Neighbours = append(facts.Neighbours, neighbour)
 		}
 	}
+	etcdAnswers := e.askEtcd(ctx, cluster)
 	if e.authority != nil {
 		source := e.authority(id)
 		facts.CA, facts.CAError = source.Load(ctx)
@@ -286,6 +292,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 			log.WithField("err", err).Warn("not everything could be read; the checks that need it say so")
 		}
 	}
+	facts.Etcd, facts.EtcdUnread = etcdAnswers()
 	report, err := check.Run(ctx, facts, check.Options{Only: e.only, Accept: e.accept})
 	if err != nil {
 		return nil, err
@@ -295,6 +302,33 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	}
 	log.WithField("took", time.Since(started)).WithField("outcome", report.Outcome).Debug("cluster examined")
 	return &examination{cluster: cluster, now: now, result: result, report: report, caKey: usable}, nil
+}
+
+// askEtcd begins to ask a cluster's etcd, and returns how to get the answers, or why there are none. Meanwhile there is other work: an
+// ingress far away takes its time.
+func (e *examiner) askEtcd(ctx context.Context, cluster *legacy.Cluster) func() (*check.EtcdState, string) {
+	if e.etcd == nil {
+		return func() (*check.EtcdState, string) { return nil, "" }
+	}
+	var (
+		state *check.EtcdState
+		err   error
+		asked sync.WaitGroup
+	)
+	asked.Go(func() {
+		var members *etcd.Client
+		if members, err = e.etcd(cluster); err != nil {
+			return
+		}
+		state, err = check.AskEtcd(ctx, members)
+		err = errors.Join(err, members.Close())
+	})
+	return func() (*check.EtcdState, string) {
+		if asked.Wait(); err != nil {
+			return nil, err.Error()
+		}
+		return state, ""
+	}
 }
 
 // asBefore returns the cluster as it was before its migration began, and how far its objects have to be unpaused by now. A cluster that nobody

@@ -10,8 +10,10 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"github.com/hashicorp/go-multierror"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // maxAnswer is far more than an etcd server says about itself; it keeps a wrong address from filling the memory.
@@ -93,6 +95,9 @@ func (c *Client) Members(ctx context.Context) (Members, error) {
 func (c *Client) membersAt(parent context.Context, e *endpoint) (Members, error) {
 	ctx, cancel := context.WithTimeout(parent, c.timeout)
 	defer cancel()
+	if err := e.reach(ctx); err != nil {
+		return Members{}, err
+	}
 	answer, err := e.grpc.MemberList(ctx)
 	if err != nil {
 		return Members{}, c.cause(parent, e, err)
@@ -117,6 +122,9 @@ func (c *Client) Status(parent context.Context, endpointURL string) (Status, err
 	}
 	ctx, cancel := context.WithTimeout(parent, c.timeout)
 	defer cancel()
+	if err := e.reach(ctx); err != nil {
+		return Status{}, &Error{Endpoint: e.url, Operation: operation, Err: err}
+	}
 	answer, err := e.grpc.Status(ctx, e.grpc.Endpoints()[0])
 	if err != nil {
 		return Status{}, &Error{Endpoint: e.url, Operation: operation, Err: c.cause(parent, e, err)}
@@ -142,6 +150,19 @@ func (c *Client) Metrics(ctx context.Context, endpointURL string) ([]byte, error
 		return nil, &Error{Endpoint: e.url, Operation: operation, Err: err}
 	}
 	return text, nil
+}
+
+// reach finds out whether there is a way to the server at all. The library would try again until the time is over, also where a name does
+// not exist or a certificate is wrong, and a check of many clusters would wait ten seconds for each that cannot be reached.
+func (e *endpoint) reach(ctx context.Context) error {
+	var why error
+	backoff := wait.Backoff{Duration: retryPause, Steps: retries + 1}
+	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+		_, why = e.get(ctx, "version")
+		// Only a server or an ingress that is just starting anew may be there a moment later.
+		return why == nil || !errors.Is(why, syscall.ECONNREFUSED) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, io.EOF), nil
+	})
+	return cmp.Or(why, err)
 }
 
 // cause finds out why a question failed. The library tries again and again until the time is over and then only says that it is:

@@ -38,6 +38,8 @@ type world struct {
 
 	mu   sync.Mutex
 	told io.Writer
+	// watch notes when Machines got their bootstrap data.
+	watch *stopwatch
 }
 
 // say prints a line of progress with the time since the start. A run of half an hour that is silent looks hung.

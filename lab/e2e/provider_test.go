@@ -47,6 +47,7 @@ func TestProvider(t *testing.T) {
 		{"its nodes become ready", w.nodesBecomeReady},
 		{"a workload answers through a Service", w.workloadAnswers},
 		{"every setting is seen inside the guests", w.settingsAreSeen},
+		{"a guest that no controller knows joins", w.plainGuestJoins},
 		{"a worker is added", w.workerIsAdded},
 		{"a virtual machine that is killed comes back with its disks", w.killedMachineComesBack},
 		{"an unhealthy node is replaced", w.unhealthyNodeIsReplaced},
@@ -58,6 +59,9 @@ func TestProvider(t *testing.T) {
 	if *from != "" {
 		at := slices.IndexFunc(steps, func(s step) bool { return s.name == *from })
 		require.GreaterOrEqual(t, at, 0, "-from %q is not a step", *from)
+		if _, err := os.Stat(w.kubeconfig()); err == nil {
+			w.watchMachines(ctx)
+		}
 		steps = steps[at:]
 	}
 	for _, step := range steps {
@@ -98,6 +102,7 @@ func (w *world) clusterctlInstalls(ctx context.Context) {
 
 func (w *world) clusterIsApplied(ctx context.Context) {
 	w.apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")
+	w.watchMachines(ctx)
 	manifest, err := w.run(ctx, "", "env",
 		"CONTROL_PLANE_MACHINE_CPUS=2", "WORKER_MACHINE_CPUS=2", "CONTROL_PLANE_MACHINE_MEMORY=2560Mi", "WORKER_MACHINE_MEMORY=1536Mi",
 		"CONTROL_PLANE_VOLUME_SIZE_GB=10", "VOLUME_SIZE_GB=10", "CONTROL_PLANE_DOCKER_VOLUME_SIZE_GB=6", "DOCKER_VOLUME_SIZE_GB=6",
@@ -172,6 +177,7 @@ func (w *world) nodesBecomeReady(ctx context.Context) {
 	})
 	described := w.must(ctx, w.clusterctl, "describe", "cluster", cluster, "-n", namespace, "--show-conditions", "all")
 	assert.Contains(w.t, described, "BootstrapExecSucceeded")
+	w.tellStart(ctx)
 }
 
 // waitNodes waits until the workload cluster has exactly so many nodes, all ready.
@@ -213,19 +219,36 @@ func (w *world) workloadAnswers(ctx context.Context) {
 }
 
 func (w *world) workerIsAdded(ctx context.Context) {
+	before := w.worker(ctx)
 	w.must(ctx, w.kubectl, "-n", namespace, "scale", "machinedeployment", cluster+"-md-0", "--replicas", "2")
 	w.waitNodes(ctx, long, 3)
+	w.tellStart(ctx)
+	for _, name := range w.workers(ctx) {
+		if name != before {
+			w.tellReady(ctx, name)
+		}
+	}
 	w.workloadAnswers(ctx)
 }
 
 // worker is the name of some worker's KVMMachine that is not being deleted.
 func (w *world) worker(ctx context.Context) string {
 	w.t.Helper()
+	return w.workers(ctx)[0]
+}
+
+// workers are the names of the workers' KVMMachines that are not being deleted; there is one at least.
+func (w *world) workers(ctx context.Context) []string {
+	w.t.Helper()
 	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "!cluster.x-k8s.io/control-plane")
 	require.NoError(w.t, err)
 	machines = slices.DeleteFunc(machines, func(u unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
 	require.NotEmpty(w.t, machines)
-	return machines[0].GetName()
+	names := make([]string, 0, len(machines))
+	for i := range machines {
+		names = append(names, machines[i].GetName())
+	}
+	return names
 }
 
 func (w *world) killedMachineComesBack(ctx context.Context) {

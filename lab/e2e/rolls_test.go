@@ -13,6 +13,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"os"
@@ -125,7 +126,7 @@ func (w *world) etcdMembers(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	last := fmt.Errorf("no control plane machine has an address")
+	last := errors.New("no control plane machine has an address")
 	for i := range machines {
 		address := internalIP(&machines[i])
 		if address == "" {
