@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -146,6 +147,7 @@ func (w *world) serveNames(t *testing.T) {
 	assets, err := b.Ensure(t.Context(), builder.CoreDNS)
 	require.NoError(t, err)
 	corefile := filepath.Join(w.work, "Corefile")
+	//nolint:dupword // CoreDNS wants class and type, and both are any.
 	require.NoError(t, os.WriteFile(corefile, fmt.Appendf(nil, `.:53 {
   bind %s
   template IN A %s {
@@ -248,7 +250,7 @@ func withShell(t *testing.T, document []byte) []byte {
 // plug makes a bridge with a tap, as flannel and its bridge script do on a host.
 func plug(t *testing.T, address netip.Prefix) string {
 	t.Helper()
-	suffix := fmt.Sprint(address.Addr().As4()[3])
+	suffix := strconv.Itoa(int(address.Addr().As4()[3]))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br-" + id + suffix
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
@@ -295,7 +297,7 @@ func (w *world) get(ctx context.Context, url string, client *http.Client) (strin
 	if err != nil {
 		return "", err
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }() // It was read to its end, or its reading failed.
 	raw, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", answer.Status, raw)
@@ -360,7 +362,7 @@ func TestLegacyMasterAndWorkerBoot(t *testing.T) {
 		"-fsdev", "local,security_model=none,id=fsdev1,path="+etcdDir, "-device", "virtio-9p-pci,fsdev=fsdev1,mount_tag=etcdshare")
 
 	anyone := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // As the legacy health check does.
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // As the legacy health check does.
 	}}
 	w.eventually(t, "etcd answers behind the ingress", func(ctx context.Context) error {
 		body, err := w.get(ctx, "https://etcd."+zone+"/health", w.as(t, userdata.Etcd))
