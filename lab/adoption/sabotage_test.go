@@ -201,25 +201,6 @@ func TestTheWorkloadAPIGoesAway(t *testing.T) {
 	assert.Contains(t, said, "retry")
 }
 
-// TestWritesPerNode counts what the API server saw: the engine's writes grow by at most eight per node.
-func TestWritesPerNode(t *testing.T) {
-	t.Parallel()
-	count := func(workers int, name string) int {
-		c := world.Cluster(t, migrationtest.ClusterOptions{Workers: workers})
-		o := newOperator(t, c, name)
-		management, workload := world.Management.Mark(t), c.Workload.Mark(t)
-		code, _, said := o.run(t.Context())
-		require.Equal(t, cli.CodeOK, code, said)
-		outside := world.Management.Writes(t, management).By(name).Done().Without("leases.coordination.k8s.io")
-		inside := c.Workload.Writes(t, workload).ByAgent("migrate").Done()
-		t.Logf("%d workers: %v and inside %v", workers, outside.ByResource(), inside.ByResource())
-		return len(outside) + len(inside)
-	}
-	few, many := count(4, "few"), count(6, "many")
-	t.Logf("writes: %d with 5 nodes, %d with 7 nodes, %.2f per node", few, many, float64(many-few)/2)
-	assert.LessOrEqual(t, many-few, 2*8)
-}
-
 // TestNoSecretIsTold greps everything a run says, writes and keeps for the secrets of the cluster.
 func TestNoSecretIsTold(t *testing.T) {
 	t.Parallel()

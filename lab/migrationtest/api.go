@@ -51,6 +51,23 @@ func startAPI(ctx context.Context, dir string, opts mc.Options) (*API, error) {
 	return a, nil
 }
 
+// StartBare starts an API server that knows the kinds of Cluster API and of the
+// provider, with nobody who reconciles them. It ends with the test.
+func StartBare(tb testing.TB, crdDirs ...string) *API {
+	tb.Helper()
+	// The server's log goes with its directory, which outlives the test's own.
+	dir, err := os.MkdirTemp("", "migrationtest-bare-")
+	require.NoError(tb, err)
+	a, err := startAPI(tb.Context(), dir, mc.Options{Parts: mc.APIServerOnly | mc.ClusterAPICRDs, CRDDirs: crdDirs})
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), stopLimit)
+		defer cancel()
+		require.NoError(tb, a.Stop(ctx))
+	})
+	return a
+}
+
 // As returns a configuration for a user of one's choice, who may do what the
 // groups may; system:masters may do everything. Writes are counted by this
 // name: see [API.Writes].
