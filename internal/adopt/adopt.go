@@ -3,10 +3,8 @@ package adopt
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
@@ -81,30 +80,22 @@ func list(ctx context.Context, reader client.Reader, kind schema.GroupVersionKin
 // each does n independent things side by side and reports every failure.
 func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	var (
-		mu       sync.Mutex
-		failures *multierror.Error
+		failures failure.List
 		group    errgroup.Group
 	)
 	group.SetLimit(atOnce)
 	for i := range n {
 		group.Go(func() error {
-			err := ctx.Err()
-			if err == nil {
-				err = do(ctx, i)
+			if err := ctx.Err(); err != nil {
+				failures.Add(err)
+				return nil
 			}
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failures = multierror.Append(failures, err)
-			}
+			failures.Add(do(ctx, i))
 			return nil
 		})
 	}
-	_ = group.Wait() // The functions keep their errors themselves.
-	if failures != nil && len(failures.Errors) == 1 {
-		return failures.Errors[0]
-	}
-	return failures.ErrorOrNil()
+	_ = group.Wait() // The failures are in the list.
+	return failures.Err()
 }
 
 // await waits until met has nothing missing, at most as long as the patience lasts.

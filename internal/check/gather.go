@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/go-multierror"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -39,7 +39,7 @@ func Gather(ctx context.Context, reader client.Reader, facts Facts) (Facts, erro
 	maps.Copy(unread, facts.Unread)
 	facts.Unread = unread
 
-	var problems *multierror.Error
+	var problems []error
 	for _, step := range []struct {
 		fact Fact
 		read func(context.Context, client.Reader, *Facts) error
@@ -51,10 +51,10 @@ func Gather(ctx context.Context, reader client.Reader, facts Facts) (Facts, erro
 	} {
 		if err := step.read(ctx, reader, &facts); err != nil {
 			facts.Unread[step.fact] = reason(err)
-			problems = multierror.Append(problems, fmt.Errorf("gathering %s: %w", step.fact, err))
+			problems = append(problems, fmt.Errorf("gathering %s: %w", step.fact, err))
 		}
 	}
-	return facts, problems.ErrorOrNil()
+	return facts, failure.Join(problems...)
 }
 
 // reason shortens an API error to what a report should say.

@@ -21,8 +21,8 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// failure is one way a check does not hold.
-type failure struct {
+// broken is one way a check does not hold.
+type broken struct {
 	name string
 	with func(*Facts)
 	want Outcome
@@ -34,7 +34,7 @@ type failure struct {
 type example struct {
 	// pass changes the healthy facts when they do not pass by themselves.
 	pass func(*Facts)
-	fail []failure
+	fail []broken
 }
 
 // Short ways to the parts tests change most.
@@ -104,33 +104,33 @@ func hostPathEtcd(f *Facts) {
 func examples() map[string]example {
 	deleted := new(metav1.NewTime(testNow))
 	return map[string]example{
-		"CHK-ID-001": {fail: []failure{{"none", func(f *Facts) { f.Cluster.Config = nil }, Block, testID}}},
-		"CHK-ID-002": {fail: []failure{
+		"CHK-ID-001": {fail: []broken{{"none", func(f *Facts) { f.Cluster.Config = nil }, Block, testID}}},
+		"CHK-ID-002": {fail: []broken{
 			{"spec", func(f *Facts) { config(f).Spec.Cluster.ID = "zzzz9" }, Block, "zzzz9"},
 			{"empty spec", func(f *Facts) { config(f).Spec.Cluster.ID = "" }, Block, "(empty)"},
 			{"guest", func(f *Facts) { f.Cluster.ClusterConfig.Object.Spec.Guest.ID = "zzzz9" }, Block, "KVMClusterConfig"},
 			{"namespace", func(f *Facts) { f.Cluster.Namespace.Object.Labels["cluster"] = "zzzz9" }, Block, "Namespace"},
 		}},
-		"CHK-ID-003": {fail: []failure{
+		"CHK-ID-003": {fail: []broken{
 			{"unknown", func(f *Facts) { f.Cluster.Organization = "" }, Block, "no object"},
 			{"no name", func(f *Facts) { f.Cluster.Organization = "Acme Inc" }, Block, "valid namespace"},
 			{"two", func(f *Facts) { f.Cluster.ClusterConfig.Object.Spec.Guest.Owner = "umbra" }, Block, "umbra"},
 		}},
-		"CHK-ID-004": {fail: []failure{
+		"CHK-ID-004": {fail: []broken{
 			{"KVMConfig", func(f *Facts) { config(f).DeletionTimestamp = deleted }, Block, "KVMConfig"},
 			{"Deployment", func(f *Facts) { f.Cluster.Deployments[1].Object.DeletionTimestamp = deleted }, Block, "Deployment"},
 			{"namespace", func(f *Facts) { f.Cluster.Namespace.Object.Status.Phase = corev1.NamespaceTerminating }, Block, "Namespace"},
 		}},
 		"CHK-ID-005": {
 			pass: func(f *Facts) { config(f).Status.Cluster.Conditions[0].Type = "Updated" },
-			fail: []failure{
+			fail: []broken{
 				{"no condition", func(f *Facts) { config(f).Status.Cluster.Conditions = nil }, Block, "never reached"},
 				{"deleting", func(f *Facts) {
 					config(f).Status.Cluster.Conditions = append(config(f).Status.Cluster.Conditions, providerv1alpha1.StatusClusterCondition{Type: "Deleting", Status: "True"})
 				}, Block, "Deleting"},
 			},
 		},
-		"CHK-ID-006": {fail: []failure{
+		"CHK-ID-006": {fail: []broken{
 			{"updating and created", func(f *Facts) {
 				config(f).Status.Cluster.Conditions = append([]providerv1alpha1.StatusClusterCondition{{Type: "Updating", Status: "True"}}, config(f).Status.Cluster.Conditions...)
 			}, Block, "Updating"},
@@ -138,7 +138,7 @@ func examples() map[string]example {
 			{"pod behind its Deployment", func(f *Facts) { podOf(f, 1).Labels = map[string]string{labelOperator: "3.18.5"} }, Block, "was made by operator 3.18.5"},
 			{"not observed", func(f *Facts) { f.Cluster.Nodes[1].Deployment.Object.Generation = 2 }, Block, "not acted upon"},
 		}},
-		"CHK-ID-007": {fail: []failure{
+		"CHK-ID-007": {fail: []broken{
 			{"sizes", func(f *Facts) { config(f).Spec.KVM.Workers = config(f).Spec.KVM.Workers[1:] }, Block, "3 workers, but 2"},
 			{"twice", func(f *Facts) { f.Cluster.Nodes[2].ID = f.Cluster.Nodes[1].ID }, Block, "twice"},
 			{"no id", func(f *Facts) { f.Cluster.Nodes[2].ID = "" }, Block, "no id"},
@@ -147,7 +147,7 @@ func examples() map[string]example {
 			pass: func(f *Facts) {
 				f.Cluster.Problems = []finding.Finding{{ID: "LEG-X-001", Severity: finding.Info, Message: "m"}}
 			},
-			fail: []failure{
+			fail: []broken{
 				{"error", func(f *Facts) {
 					f.Cluster.Problems = []finding.Finding{{ID: "LEG-X-001", Severity: finding.Error, Object: "Pod/x", Message: "m"}}
 				}, Block, "Pod/x"},
@@ -157,14 +157,14 @@ func examples() map[string]example {
 			},
 		},
 
-		"CHK-REL-001": {fail: []failure{
+		"CHK-REL-001": {fail: []broken{
 			{"no label", func(f *Facts) { delete(config(f).Labels, labelRelease) }, Block, labelRelease},
 			{"no object", func(f *Facts) { f.Cluster.Release = nil }, Block, "Release/v" + testRelease},
 			{"no etcd", func(f *Facts) { f.Cluster.Release.Object.Spec.Components = nil }, Block, "etcd"},
 			{"two releases", func(f *Facts) { f.Cluster.ClusterConfig.Object.Spec.Guest.ReleaseVersion = "16.2.0" }, Block, "16.2.0"},
 		}},
-		"CHK-REL-002": {fail: []failure{{"other", func(f *Facts) { podOf(f, 1).Annotations[annotationComponent+"calico"] = "3.19.2" }, Block, "3.19.2"}}},
-		"CHK-REL-003": {fail: []failure{
+		"CHK-REL-002": {fail: []broken{{"other", func(f *Facts) { podOf(f, 1).Annotations[annotationComponent+"calico"] = "3.19.2" }, Block, "3.19.2"}}},
+		"CHK-REL-003": {fail: []broken{
 			{"kubelet", func(f *Facts) { insideOf(f, 1).Status.NodeInfo.KubeletVersion = "v1.20.1" }, Block, "1.20.1"},
 			{"pod", func(f *Facts) { podOf(f, 1).Annotations[annotationComponent+"kubernetes"] = "1.20.1" }, Block, "1.20.1"},
 			{"unknown", func(f *Facts) {
@@ -174,7 +174,7 @@ func examples() map[string]example {
 		}},
 		"CHK-REL-004": {
 			pass: setVersion("kubernetes", "1.22.17"),
-			fail: []failure{
+			fail: []broken{
 				{"old", setVersion("kubernetes", "1.20.11"), Block, "1.21"},
 				{"unreadable", func(f *Facts) {
 					setVersion("kubernetes", "latest")(f)
@@ -183,10 +183,10 @@ func examples() map[string]example {
 		},
 		"CHK-REL-005": {
 			pass: setVersion("kubernetes", "1.31.2"),
-			fail: []failure{{"as all are", func(*Facts) {}, Warn, "1.21.5"}, {"unreadable", setVersion("kubernetes", "x"), Warn, "x"}},
+			fail: []broken{{"as all are", func(*Facts) {}, Warn, "1.21.5"}, {"unreadable", setVersion("kubernetes", "x"), Warn, "x"}},
 		},
 
-		"CHK-OP-001": {fail: []failure{
+		"CHK-OP-001": {fail: []broken{
 			{"old", func(f *Facts) { config(f).Labels[labelOperator] = "3.13.1" }, Warn, "3.13.1"},
 			{"unknown", func(f *Facts) {
 				delete(config(f).Labels, labelOperator)
@@ -195,36 +195,36 @@ func examples() map[string]example {
 		}},
 		"CHK-OP-002": {
 			pass: func(f *Facts) { f.Cluster.ClusterConfig, f.Cluster.Flannel = nil, nil },
-			fail: []failure{{"as all are", func(*Facts) {}, Warn, "cluster-operator 0.27.2"}},
+			fail: []broken{{"as all are", func(*Facts) {}, Warn, "cluster-operator 0.27.2"}},
 		},
 		"CHK-OP-003": {
 			pass: func(f *Facts) {
 				f.Capabilities.Operators = []Controller{{Name: "kvm-operator", Version: "3.18.5", Replicas: 1}}
 			},
-			fail: []failure{{"old pod", func(f *Facts) { f.Cluster.Pods[1].Object.Labels = map[string]string{labelOperator: "3.18.5"} }, Warn, "kvm-operator 3.18.5"}},
+			fail: []broken{{"old pod", func(f *Facts) { f.Cluster.Pods[1].Object.Labels = map[string]string{labelOperator: "3.18.5"} }, Warn, "kvm-operator 3.18.5"}},
 		},
-		"CHK-OP-004": {fail: []failure{{"on", func(f *Facts) { config(f).Annotations = map[string]string{annotationTerminate: "false"} }, Warn, annotationTerminate}}},
-		"CHK-OP-005": {fail: []failure{{"elsewhere", func(f *Facts) { config(f).Namespace = "org-acme" }, Block, "cert-operator"}}},
+		"CHK-OP-004": {fail: []broken{{"on", func(f *Facts) { config(f).Annotations = map[string]string{annotationTerminate: "false"} }, Warn, annotationTerminate}}},
+		"CHK-OP-005": {fail: []broken{{"elsewhere", func(f *Facts) { config(f).Namespace = "org-acme" }, Block, "cert-operator"}}},
 
-		"CHK-SEC-001": {fail: []failure{
+		"CHK-SEC-001": {fail: []broken{
 			{"essential", removeCertificate("etcd"), Block, testID + "-etcd"},
 			{"other", removeCertificate("prometheus"), Warn, testID + "-prometheus"},
 		}},
-		"CHK-SEC-002": {fail: []failure{
+		"CHK-SEC-002": {fail: []broken{
 			{"no key", func(f *Facts) { f.Cluster.Certificates["api"].KeyPEM = nil }, Block, "data key " + "key"},
 			{"foreign key", func(f *Facts) { f.Cluster.Certificates["api"].KeyPEM = f.Cluster.Certificates["etcd"].KeyPEM }, Block, "does not belong"},
 			{"garbage", func(f *Facts) { f.Cluster.Certificates["api"].CertPEM = []byte("garbage") }, Block, "no certificate"},
 		}},
 		"CHK-SEC-003": {
 			pass: func(f *Facts) { f.Cluster.Redacted = true },
-			fail: []failure{
+			fail: []broken{
 				{"missing", func(f *Facts) { f.Cluster.Encryption = nil }, Block, testID + "-encryption"},
 				{"empty", func(f *Facts) { f.Cluster.Encryption.Object.Data = nil }, Block, "missing or empty"},
 				{"short", func(f *Facts) { f.Cluster.Encryption.Object.Data["encryption"] = []byte("c2hvcnQ=") }, Block, "5 bytes"},
 				{"no text", func(f *Facts) { f.Cluster.Encryption.Object.Data["encryption"] = []byte("\x00\x01") }, Block, "not base64"},
 			},
 		},
-		"CHK-SEC-004": {fail: []failure{
+		"CHK-SEC-004": {fail: []broken{
 			{"other key", setFile(fileEncryption, "resources:\n- providers:\n  - aescbc: {keys: [{name: key1, secret: b3RoZXI=}]}\n"), Block, "not the one"},
 			{"other name", setFile(fileEncryption, "resources:\n- providers:\n  - aescbc: {keys: [{name: key2, secret: b3RoZXI=}]}\n"), Block, "key2"},
 			{"no aescbc", setFile(fileEncryption, "resources:\n- providers:\n  - identity: {}\n"), Block, "no aescbc"},
@@ -232,16 +232,16 @@ func examples() map[string]example {
 			{"no file", func(f *Facts) { f.Cluster.Nodes[0].Ignition.Files = nil }, Block, "no encryption configuration"},
 			{"no boot configuration", func(f *Facts) { f.Cluster.Nodes[0].Ignition = nil }, Error, "boot configuration"},
 		}},
-		"CHK-SEC-005": {fail: []failure{
+		"CHK-SEC-005": {fail: []broken{
 			{"other key", setFile(fileServiceAccount, "x"), Block, "not the one"},
 			{"no file", func(f *Facts) { f.Cluster.Nodes[0].Ignition.Files = nil }, Block, "no service account key"},
 			{"no secret", removeCertificate("service-account"), Block, "missing"},
 		}},
-		"CHK-SEC-006": {fail: []failure{
+		"CHK-SEC-006": {fail: []broken{
 			{"api", setFile(fileAPICertificate, "renewed"), Warn, "api"},
 			{"worker", func(f *Facts) { f.Cluster.Nodes[1].Ignition.File(fileWorker).Content = []byte("renewed") }, Warn, "worker"},
 		}},
-		"CHK-SEC-007": {fail: []failure{
+		"CHK-SEC-007": {fail: []broken{
 			{"missing", func(f *Facts) { f.Cluster.Kubeconfig = nil }, Warn, "missing"},
 			{"empty", func(f *Facts) { f.Cluster.Kubeconfig.Object.Data = nil }, Warn, "empty"},
 			{"unreadable", func(f *Facts) { f.Cluster.Kubeconfig.Object.Data["kubeConfig"] = []byte("{") }, Warn, "not readable"},
@@ -250,13 +250,13 @@ func examples() map[string]example {
 			}, Warn, "https://other"},
 		}},
 
-		"CHK-PKI-001": {fail: []failure{
+		"CHK-PKI-001": {fail: []broken{
 			{"none", func(f *Facts) { f.CA = nil }, Block, "no CA private key"},
 			{"unreadable", func(f *Facts) {
 				f.CA, f.CAError = nil, errors.New("reading Vault path x: the server answered 403 Forbidden")
 			}, Block, "403"},
 		}},
-		"CHK-PKI-002": {fail: []failure{
+		"CHK-PKI-002": {fail: []broken{
 			{"mismatch", func(f *Facts) { f.CA.Key = otherPKI().authority().Key }, Block, "does not belong"},
 			{"leaf", func(f *Facts) {
 				leaf := ownPKI().leafs["api"]
@@ -264,18 +264,18 @@ func examples() map[string]example {
 				_ = leaf
 			}, Block, "may not sign"},
 		}},
-		"CHK-PKI-003": {fail: []failure{
+		"CHK-PKI-003": {fail: []broken{
 			{"other CA", func(f *Facts) { f.CA = otherPKI().authority() }, Block, "not signed"},
 			{"one leaf of another CA", func(f *Facts) {
 				certificate, key := otherPKI().leaf("api", testNow.AddDate(1, 0, 0), 9)
 				f.Cluster.Certificates["api"].CertPEM, f.Cluster.Certificates["api"].KeyPEM = certificate, key
 			}, Block, "api"},
 		}},
-		"CHK-PKI-004": {fail: []failure{
+		"CHK-PKI-004": {fail: []broken{
 			{"two", func(f *Facts) { f.Cluster.Certificates["api"].CAPEM = otherPKI().caPEM }, Block, "CA sha256"},
 			{"none", func(f *Facts) { f.Cluster.Certificates["api"].CAPEM = nil }, Block, "no CA"},
 		}},
-		"CHK-PKI-005": {fail: []failure{
+		"CHK-PKI-005": {fail: []broken{
 			{"expired", setLeaf("api", testNow.Add(-time.Hour)), Block, "expired"},
 			{"within the window", setLeaf("api", testNow.Add(48*time.Hour)), Block, "within"},
 			{"soon", setLeaf("api", testNow.Add(20*24*time.Hour)), Warn, "expires"},
@@ -283,18 +283,18 @@ func examples() map[string]example {
 		}},
 		"CHK-PKI-006": {
 			pass: func(f *Facts) { f.CA = nil },
-			fail: []failure{
+			fail: []broken{
 				{"ends", func(f *Facts) { f.Now = testNow.AddDate(10, 0, -3) }, Block, "ends"},
 				{"a year", func(f *Facts) { f.Now = testNow.AddDate(9, 6, 0) }, Warn, "rotation"},
 			},
 		},
-		"CHK-PKI-007": {fail: []failure{
+		"CHK-PKI-007": {fail: []broken{
 			{"API name", func(f *Facts) { config(f).Spec.Cluster.Kubernetes.API.Domain = "api.other.test" }, Block, "api.other.test"},
 			{"etcd name", func(f *Facts) { config(f).Spec.Cluster.Etcd.Domain = "etcd.other.test" }, Block, "etcd.other.test"},
 			{"service address", func(f *Facts) { config(f).Spec.Cluster.Kubernetes.API.ClusterIPRange = "172.30.0.0/16" }, Warn, "172.30.0.1"},
 		}},
 
-		"CHK-ETCD-001": {fail: []failure{
+		"CHK-ETCD-001": {fail: []broken{
 			{"silent", func(f *Facts) { f.Etcd, f.EtcdUnread = nil, "no such host" }, Block, "no such host"},
 			{"no leader", func(f *Facts) { f.Etcd.Answers[0].Leader = 0 }, Block, "knows no leader"},
 			{"stranger", func(f *Facts) { f.Etcd.Answers[0].Leader = 0xbad }, Block, "follows bad, which is no member"},
@@ -304,31 +304,31 @@ func examples() map[string]example {
 				f.Etcd.Answers = append(f.Etcd.Answers, etcd.Status{Member: 2, Leader: 2})
 			}, Block, "another one"},
 		}},
-		"CHK-ETCD-002": {fail: []failure{
+		"CHK-ETCD-002": {fail: []broken{
 			{"learner", func(f *Facts) { f.Etcd.Table.Members[0].Learner = true }, Block, "learner"},
 			{"not started", func(f *Facts) { f.Etcd.Table.Members[0].Name = "" }, Block, "never started"},
 			{"one too many", func(f *Facts) { f.Etcd.Table.Members = append(f.Etcd.Table.Members, etcd.Member{ID: 2, Name: "x"}) }, Block, "2 members, 1 master"},
 		}},
-		"CHK-ETCD-003": {fail: []failure{
+		"CHK-ETCD-003": {fail: []broken{
 			{"alarm", func(f *Facts) { f.Etcd.Answers[0].Errors = []string{"memberID:1 alarm:NOSPACE"} }, Block, "NOSPACE"},
 		}},
-		"CHK-ETCD-004": {fail: []failure{
+		"CHK-ETCD-004": {fail: []broken{
 			{"large", func(f *Facts) { f.Etcd.Answers[0].Size = defaultQuota * 71 / 100 }, Warn, "70 % of 2.0 GiB"},
 			{"full", func(f *Facts) { f.Etcd.Answers[0].Size = defaultQuota }, Block, "refuses every write"},
 		}},
-		"CHK-ETCD-005": {fail: []failure{
+		"CHK-ETCD-005": {fail: []broken{
 			{"loopback", func(f *Facts) { f.Etcd.Table.Members[0].PeerURLs = []string{"https://127.0.0.1:2380"} }, Block, "127.0.0.1:2380 leads to whoever asks"},
 			{"name", func(f *Facts) { f.Etcd.Table.Members[0].PeerURLs = []string{"https://localhost:2380"} }, Block, "localhost"},
 			{"any", func(f *Facts) { f.Etcd.Table.Members[0].PeerURLs = []string{"https://0.0.0.0:2380"} }, Block, "0.0.0.0"},
 			{"plain", func(f *Facts) { f.Etcd.Table.Members[0].PeerURLs = []string{"http://etcd.test:2380"} }, Block, "not encrypted"},
 			{"garbage", func(f *Facts) { f.Etcd.Table.Members[0].PeerURLs = []string{"%zz"} }, Block, "is no address"},
 		}},
-		"CHK-ETCD-006": {fail: []failure{
+		"CHK-ETCD-006": {fail: []broken{
 			{"other", func(f *Facts) { f.Etcd.Answers[0].Version = "3.5.21" }, Warn, "runs 3.5.21"},
 		}},
 		"CHK-ETCD-010": {
 			pass: hostPathEtcd,
-			fail: []failure{
+			fail: []broken{
 				{"unknown", func(f *Facts) { config(f).Spec.KVM.K8sKVM.StorageType = "tape" }, Block, "tape"},
 				{"differs", func(f *Facts) { config(f).Spec.KVM.K8sKVM.StorageType = "" }, Block, "etcd's volume is persistentVolume"},
 				{"no volume", func(f *Facts) { podOf(f, 0).Spec.Volumes = nil }, Block, "none"},
@@ -339,11 +339,11 @@ func examples() map[string]example {
 				hostPathEtcd(f)
 				f.Fleet.Hosts[len(f.Fleet.Hosts)-2].Schedulable = false
 			},
-			fail: []failure{{"two hosts", hostPathEtcd, Warn, "has the data"}},
+			fail: []broken{{"two hosts", hostPathEtcd, Warn, "has the data"}},
 		},
 		"CHK-ETCD-012": {
 			pass: hostPathEtcd,
-			fail: []failure{
+			fail: []broken{
 				{"no claim", func(f *Facts) { f.Cluster.Claims = nil }, Block, "is missing"},
 				{"lost", func(f *Facts) { f.Cluster.Claims[0].Object.Status.Phase = corev1.ClaimLost }, Block, "Lost"},
 				{"deleted", func(f *Facts) { f.Cluster.Claims[0].Object.DeletionTimestamp = deleted }, Block, "being deleted"},
@@ -353,7 +353,7 @@ func examples() map[string]example {
 		},
 		"CHK-ETCD-013": {
 			pass: setVersion("etcd", "3.4.16"),
-			fail: []failure{
+			fail: []broken{
 				{"inconsistent", setVersion("etcd", "3.5.0"), Warn, "crash"},
 				{"no learners", setVersion("etcd", "3.3.17"), Block, "learners"},
 				{"unknown", func(f *Facts) {
@@ -372,13 +372,13 @@ func examples() map[string]example {
 					}
 				}
 			},
-			fail: []failure{{"as all are", func(*Facts) {}, Decide, "1 master"}},
+			fail: []broken{{"as all are", func(*Facts) {}, Decide, "1 master"}},
 		},
-		"CHK-CP-002": {fail: []failure{
+		"CHK-CP-002": {fail: []broken{
 			{"none", func(f *Facts) { f.Cluster.Nodes = f.Cluster.Nodes[1:] }, Block, "0 masters"},
 			{"two", func(f *Facts) { f.Cluster.Nodes[1].Role = legacy.Master }, Block, "2 masters"},
 		}},
-		"CHK-CP-003": {fail: []failure{
+		"CHK-CP-003": {fail: []broken{
 			{"prefix", func(f *Facts) { config(f).Spec.Cluster.Etcd.Prefix = "" }, Block, "etcd-prefix"},
 			{"network", func(f *Facts) { config(f).Spec.Cluster.Kubernetes.API.ClusterIPRange = "10.0.0.0/16" }, Block, "service-cluster-ip-range"},
 			{"issuer", setFile(fileAPIServer, "- --service-account-issuer=https://x"), Block, "service-account-issuer"},
@@ -386,26 +386,26 @@ func examples() map[string]example {
 		}},
 		"CHK-CP-004": {
 			pass: setFile(fileAPIServer, "- --enable-admission-plugins=Priority"),
-			fail: []failure{{"no policy seen", func(f *Facts) { f.Cluster.Inside = nil }, Warn, "PodSecurityPolicy"}},
+			fail: []broken{{"no policy seen", func(f *Facts) { f.Cluster.Inside = nil }, Warn, "PodSecurityPolicy"}},
 		},
 
-		"CHK-NET-001": {fail: []failure{
+		"CHK-NET-001": {fail: []broken{
 			{"no ingress", func(f *Facts) { f.Cluster.Ingresses = nil }, Block, "Ingress api is missing"},
 			{"other name", func(f *Facts) { config(f).Spec.Cluster.Kubernetes.API.Domain = "api.other.test" }, Block, "api.other.test"},
 			{"TLS ends", func(f *Facts) { f.Cluster.Ingresses[0].Object.Annotations = nil }, Block, "pass TLS"},
 			{"no service", func(f *Facts) { f.Cluster.Services = nil }, Block, "Service master"},
 		}},
-		"CHK-NET-002": {fail: []failure{
+		"CHK-NET-002": {fail: []broken{
 			{"stale", func(f *Facts) { podOf(f, 1).Annotations[annotationIP] = "172.23.11.99" }, Block, "no VM of the cluster"},
 			{"no address", func(f *Facts) { delete(podOf(f, 1).Annotations, annotationIP) }, Block, "no address"},
 			{"no Endpoints", func(f *Facts) { f.Cluster.Endpoints = nil }, Block, "Endpoints master is missing"},
 		}},
-		"CHK-NET-003": {fail: []failure{
+		"CHK-NET-003": {fail: []broken{
 			{"same id", func(f *Facts) { f.Neighbours = []Neighbour{{ID: "x1", VNI: 11}} }, Block, "x1"},
 			{"same ports", func(f *Facts) { f.Neighbours = []Neighbour{{ID: "x1", VNI: 2011}} }, Block, "ports"},
 			{"no id", func(f *Facts) { config(f).Spec.KVM.Network.Flannel.VNI = 0 }, Block, "no VXLAN"},
 		}},
-		"CHK-NET-004": {fail: []failure{
+		"CHK-NET-004": {fail: []broken{
 			{"by manifest", setFile(fileCalico, "data:\n  etcd_endpoints: \"https://x\"\n"), Block, "boot configuration"},
 			{"by release", func(f *Facts) {
 				f.Cluster.Nodes[0].Ignition = nil
@@ -416,12 +416,12 @@ func examples() map[string]example {
 				delete(config(f).Labels, labelRelease)
 			}, Block, "neither"},
 		}},
-		"CHK-NET-005": {fail: []failure{
+		"CHK-NET-005": {fail: []broken{
 			{"missing", func(f *Facts) { f.Cluster.Flannel = nil }, Block, "missing"},
 			{"other", func(f *Facts) { f.Cluster.Flannel.Object.Spec.Flannel.Spec.VNI = 12 }, Block, "12"},
 		}},
 
-		"CHK-VM-001": {fail: []failure{
+		"CHK-VM-001": {fail: []broken{
 			{"no pod", func(f *Facts) { f.Cluster.Pods = f.Cluster.Pods[1:] }, Block, "has no pod"},
 			{"no pods at all", func(f *Facts) {
 				f.Cluster.Pods = nil
@@ -435,28 +435,28 @@ func examples() map[string]example {
 		}},
 		"CHK-VM-002": {
 			pass: func(f *Facts) { podOf(f, 1).Status.ContainerStatuses[0].RestartCount = 2 },
-			fail: []failure{
+			fail: []broken{
 				{"pending", func(f *Facts) { podOf(f, 1).Status.Phase = corev1.PodPending }, Block, "Pending"},
 				{"container", func(f *Facts) { podOf(f, 1).Status.ContainerStatuses[0].Ready = false }, Block, "1 containers"},
 			},
 		},
-		"CHK-VM-003": {fail: []failure{
+		"CHK-VM-003": {fail: []broken{
 			{"false", func(f *Facts) { podOf(f, 1).Status.Conditions[1].Status = corev1.ConditionFalse }, Block, "n01xy"},
 			{"absent", func(f *Facts) { podOf(f, 1).Status.Conditions = nil }, Block, "n01xy"},
 		}},
-		"CHK-VM-004": {fail: []failure{
+		"CHK-VM-004": {fail: []broken{
 			{"terminating", func(f *Facts) { f.Cluster.Pods[1].Object.DeletionTimestamp = deleted }, Block, "terminating"},
 			{"drained", func(f *Facts) { f.Cluster.Pods[1].Object.Annotations[annotationDrained] = "True" }, Block, "drained"},
 			{"DrainerConfig", func(f *Facts) {
 				f.Cluster.Others = append(f.Cluster.Others, legacy.Doc[unstructured.Unstructured]{Ref: legacy.Ref{Kind: "DrainerConfig", Namespace: testID, Name: "x"}})
 			}, Block, "DrainerConfig"},
 		}},
-		"CHK-VM-005": {fail: []failure{{"none", func(f *Facts) { podOf(f, 1).Finalizers = nil }, Warn, "n01xy"}}},
+		"CHK-VM-005": {fail: []broken{{"none", func(f *Facts) { podOf(f, 1).Finalizers = nil }, Warn, "n01xy"}}},
 		"CHK-VM-006": {
 			pass: func(f *Facts) {
 				podOf(f, 1).Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(testNow.AddDate(0, 0, -9))}
 			},
-			fail: []failure{
+			fail: []broken{
 				{"lately", func(f *Facts) {
 					podOf(f, 1).Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(testNow.Add(-time.Hour)), Reason: "OOMKilled"}
 				}, Warn, "OOMKilled"},
@@ -468,10 +468,10 @@ func examples() map[string]example {
 				{"impatient", func(f *Facts) { podOf(f, 1).Spec.Containers[0].LivenessProbe.FailureThreshold = 1 }, Warn, "35s"},
 			},
 		},
-		"CHK-VM-007": {fail: []failure{{"one", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") }, Decide, "data at /data"}}},
+		"CHK-VM-007": {fail: []broken{{"one", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") }, Decide, "data at /data"}}},
 		"CHK-VM-008": {
 			pass: func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") },
-			fail: []failure{
+			fail: []broken{
 				{"elsewhere", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-02") }, Block, "host-worker-02"},
 				{"not pinned", func(f *Facts) { addHostVolume(f.Cluster, 0, "") }, Block, "names no host"},
 				{"no claim", func(f *Facts) {
@@ -484,14 +484,14 @@ func examples() map[string]example {
 				}, Block, "cordoned"},
 			},
 		},
-		"CHK-VM-009": {fail: []failure{
+		"CHK-VM-009": {fail: []broken{
 			{"none", func(f *Facts) { f.Cluster.Nodes[1].Index = 0 }, Block, "no index"},
 			{"shared", func(f *Facts) { f.Cluster.Nodes[1].Index = 1 }, Block, "share index 1"},
 			{"boot configuration", func(f *Facts) { f.Cluster.Nodes[1].Index = 9 }, Block, "another initiator"},
 		}},
 		"CHK-VM-010": {
 			pass: func(f *Facts) { f.Usage = nil },
-			fail: []failure{
+			fail: []broken{
 				{"cordoned", setHosts(legacy.Master, func(host *legacy.Host) { host.Schedulable = false }), Block, "cordoned"},
 				{"not ready", setHosts(legacy.Master, func(host *legacy.Host) { host.Ready = false }), Block, "not ready"},
 				{"full", func(f *Facts) { f.Usage["host-master-free"] = Usage{CPU: 61000} }, Block, "too little CPU"},
@@ -500,27 +500,27 @@ func examples() map[string]example {
 		},
 		"CHK-VM-011": {
 			pass: func(f *Facts) { f.Cluster.Nodes = f.Cluster.Nodes[:1] },
-			fail: []failure{{"all taken", func(f *Facts) { f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1] }, Decide, "holds worker-n01xy"}},
+			fail: []broken{{"all taken", func(f *Facts) { f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1] }, Decide, "holds worker-n01xy"}},
 		},
-		"CHK-VM-012": {fail: []failure{
+		"CHK-VM-012": {fail: []broken{
 			{"cordoned", func(f *Facts) { f.Fleet.Hosts[1].Schedulable = false }, Block, "cordoned"},
 			{"not ready", func(f *Facts) { f.Fleet.Hosts[1].Ready = false }, Block, "not ready"},
 			{"unknown", func(f *Facts) { f.Fleet.Hosts = f.Fleet.Hosts[1:] }, Block, "not known"},
 		}},
-		"CHK-VM-013": {fail: []failure{
+		"CHK-VM-013": {fail: []broken{
 			{"no ReplicaSet", func(f *Facts) { f.Cluster.Nodes[1].ReplicaSet = nil }, Block, "no ReplicaSet"},
 			{"orphan", func(f *Facts) { podOf(f, 1).OwnerReferences = nil }, Block, "does not belong to ReplicaSet"},
 			{"other Deployment", func(f *Facts) { f.Cluster.Nodes[1].ReplicaSet.Object.OwnerReferences[0].UID = "x" }, Block, "does not belong to Deployment"},
 			{"two wanted", func(f *Facts) { f.Cluster.Nodes[1].Deployment.Object.Spec.Replicas = new(int32(2)) }, Block, "2 replicas"},
 		}},
 
-		"CHK-NODE-001": {fail: []failure{
+		"CHK-NODE-001": {fail: []broken{
 			{"no Node", func(f *Facts) { f.Cluster.Nodes[1].Node = nil }, Block, "has no Node"},
 			{"left-over", func(f *Facts) { insideOf(f, 1).Name = "worker-old" }, Block, "worker-old"},
 		}},
 		"CHK-NODE-002": {
 			pass: func(f *Facts) { f.Cluster.Nodes[1].Node.Object.Spec.ProviderID = "kvm://al9qy/al9qy-worker-n01xy" },
-			fail: []failure{
+			fail: []broken{
 				{"foreign", func(f *Facts) { f.Cluster.Nodes[1].Node.Object.Spec.ProviderID = "aws:///x" }, Block, "aws:///x"},
 				{"left-over", func(f *Facts) {
 					insideOf(f, 1).Name = "worker-old"
@@ -528,22 +528,22 @@ func examples() map[string]example {
 				}, Block, "worker-old"},
 			},
 		},
-		"CHK-NODE-003": {fail: []failure{
+		"CHK-NODE-003": {fail: []broken{
 			{"false", func(f *Facts) { insideOf(f, 1).Status.Conditions[0].Status = corev1.ConditionFalse }, Block, "Ready is False"},
 			{"unknown", func(f *Facts) { insideOf(f, 1).Status.Conditions = nil }, Block, "Ready is Unknown"},
 		}},
-		"CHK-NODE-004": {fail: []failure{{"cordoned", func(f *Facts) { insideOf(f, 1).Spec.Unschedulable = true }, Warn, "n01xy"}}},
-		"CHK-NODE-005": {fail: []failure{{"other", func(f *Facts) { f.Cluster.Nodes[1].Node.Object.Status.Addresses[0].Address = "10.0.0.1" }, Warn, "10.0.0.1"}}},
+		"CHK-NODE-004": {fail: []broken{{"cordoned", func(f *Facts) { insideOf(f, 1).Spec.Unschedulable = true }, Warn, "n01xy"}}},
+		"CHK-NODE-005": {fail: []broken{{"other", func(f *Facts) { f.Cluster.Nodes[1].Node.Object.Status.Addresses[0].Address = "10.0.0.1" }, Warn, "10.0.0.1"}}},
 
-		"CHK-CAPI-001": {fail: []failure{
+		"CHK-CAPI-001": {fail: []broken{
 			{"missing", func(f *Facts) { f.Capabilities.CRDs = nil }, Block, "machines.cluster.x-k8s.io is missing"},
 			{"old", setCRD("machines.cluster.x-k8s.io", func(crd *legacy.CRD) { crd.Versions = []string{"v1beta1"} }), Block, "v1beta1"},
 		}},
-		"CHK-CAPI-002": {fail: []failure{
+		"CHK-CAPI-002": {fail: []broken{
 			{"missing", func(f *Facts) { f.Capabilities.CRDs = nil }, Block, "kvmmachines"},
 			{"no label", setCRD("kvmmachines.infrastructure.cluster.x-k8s.io", func(crd *legacy.CRD) { crd.Labels = nil }), Block, labelContract},
 		}},
-		"CHK-CAPI-003": {fail: []failure{
+		"CHK-CAPI-003": {fail: []broken{
 			{"mixed", func(f *Facts) { f.Capabilities.Controllers[0].Version = "1.14.1" }, Block, "different versions"},
 			{"untried", func(f *Facts) { f.Capabilities.Controllers[0].Version = "1.12.1" }, Block, "1.12.1"},
 			{"missing", func(f *Facts) { f.Capabilities.Controllers = nil }, Block, "no controller"},
@@ -552,43 +552,43 @@ func examples() map[string]example {
 		}},
 		"CHK-CAPI-004": {
 			pass: addTarget("Cluster", testID, []string{"migrate"}, nil),
-			fail: []failure{
+			fail: []broken{
 				{"secret", addTarget("Secret", testID+"-ca", []string{"kubectl"}, nil), Block, "kubectl"},
 				{"cluster", addTarget("Cluster", testID, nil, nil), Block, "Cluster/org-acme/al9qy"},
 			},
 		},
 		"CHK-CAPI-005": {
 			pass: addTarget("KubeadmControlPlane", testID, []string{"migrate"}, map[string]string{labelClusterName: testID}),
-			fail: []failure{
+			fail: []broken{
 				{"machine", addTarget("Machine", "m", nil, map[string]string{labelClusterName: testID, labelControlPlane: ""}), Block, "Machine/org-acme/m"},
 				{"control plane", addTarget("KubeadmControlPlane", "k", []string{"x"}, map[string]string{labelClusterName: testID}), Block, "KubeadmControlPlane"},
 			},
 		},
 		"CHK-CAPI-006": {
 			pass: func(f *Facts) { f.Target.Exists = false },
-			fail: []failure{
+			fail: []broken{
 				{"restricted", func(f *Facts) { f.Target.Labels[labelPodSecurity] = "restricted" }, Block, "restricted"},
 				{"terminating", func(f *Facts) { f.Target.Terminating = true }, Block, "deleted"},
 			},
 		},
-		"CHK-CAPI-007": {fail: []failure{{"served", setCRD("clusters.cluster.x-k8s.io", func(crd *legacy.CRD) { crd.Versions = []string{"v1alpha3", "v1beta2"} }), Warn, "v1alpha3"}}},
+		"CHK-CAPI-007": {fail: []broken{{"served", setCRD("clusters.cluster.x-k8s.io", func(crd *legacy.CRD) { crd.Versions = []string{"v1alpha3", "v1beta2"} }), Warn, "v1alpha3"}}},
 
 		"CHK-WRITE-001": {
 			pass: func(f *Facts) {
 				config(f).ManagedFields = append(config(f).ManagedFields, metav1.ManagedFieldsEntry{Manager: "kubectl-edit", Time: new(metav1.NewTime(testNow.AddDate(0, 0, -8)))})
 			},
-			fail: []failure{{"Flux", func(f *Facts) {
+			fail: []broken{{"Flux", func(f *Facts) {
 				config(f).ManagedFields = append(config(f).ManagedFields, metav1.ManagedFieldsEntry{Manager: "kustomize-controller", Time: new(metav1.NewTime(testNow.Add(-time.Hour)))})
 			}, Warn, "kustomize-controller wrote KVMConfig/default/al9qy"}},
 		},
-		"CHK-WRITE-002": {fail: []failure{
+		"CHK-WRITE-002": {fail: []broken{
 			{"Argo CD", func(f *Facts) { config(f).Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "x"} }, Warn, "Argo CD"},
 			{"autoscaling", func(f *Facts) { config(f).Spec.Cluster.Scaling.Max = 9 }, Warn, "3 to 9"},
 		}},
 
 		"CHK-TRN-001": {
 			pass: func(f *Facts) { f.Translation = []finding.Finding{{ID: "TRN-X-001", Severity: finding.Decide}} },
-			fail: []failure{{"block", func(f *Facts) {
+			fail: []broken{{"block", func(f *Facts) {
 				f.Translation = []finding.Finding{{ID: "TRN-X-001", Severity: finding.Block, Path: "spec.x", Message: "m"}}
 			}, Block, "spec.x"}},
 		},
@@ -596,7 +596,7 @@ func examples() map[string]example {
 			pass: func(f *Facts) {
 				f.Translation = []finding.Finding{{ID: "TRN-X-001", Severity: finding.Decide, Answer: &finding.Answer{Value: "drop"}}}
 			},
-			fail: []failure{{"open", func(f *Facts) {
+			fail: []broken{{"open", func(f *Facts) {
 				f.Translation = []finding.Finding{{ID: "TRN-X-001", Severity: finding.Decide, Path: "spec.x", Message: "m"}}
 			}, Decide, "spec.x"}},
 		},

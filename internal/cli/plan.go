@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/hashicorp/go-multierror"
 	"github.com/spf13/cobra"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -165,7 +165,7 @@ type planned struct {
 func (s *session) planAll(ctx context.Context, o planOptions, e *examiner, outs []output, ids []string) error {
 	counter := newProgress(s.app.Err, "plans made", len(ids), s.watched(), s.global.quiet, s.app.Now)
 	defer counter.stop()
-	var failures *multierror.Error
+	var failures []error
 	code, shown := CodeOK, 0
 	inOrder(ctx, len(ids), runtime.GOMAXPROCS(0), func(i int) (*planned, error) {
 		defer counter.step()
@@ -175,7 +175,7 @@ func (s *session) planAll(ctx context.Context, o planOptions, e *examiner, outs 
 			if len(ids) > 1 {
 				err = fmt.Errorf("planning cluster %s: %w", ids[i], err)
 			}
-			failures = multierror.Append(failures, err)
+			failures = append(failures, err)
 			return
 		}
 		code = worseCode(code, made.code)
@@ -187,27 +187,19 @@ func (s *session) planAll(ctx context.Context, o planOptions, e *examiner, outs 
 		}
 		_, err = made.stdout.WriteTo(s.out)
 		if err != nil {
-			failures = multierror.Append(failures, fmt.Errorf("writing to standard output: %w", err))
+			failures = append(failures, fmt.Errorf("writing to standard output: %w", err))
 		}
 	})
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := single(failures); err != nil {
+	if err := failure.Join(failures...); err != nil {
 		return err
 	}
 	if !o.detailed {
 		return nil
 	}
 	return ended(code)
-}
-
-// single returns one failure as it is, several as a list.
-func single(failures *multierror.Error) error {
-	if failures != nil && len(failures.Errors) == 1 {
-		return failures.Errors[0]
-	}
-	return failures.ErrorOrNil()
 }
 
 // between separates documents on standard output in the way their format does.

@@ -11,10 +11,11 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 const (
@@ -173,13 +174,13 @@ func (t TLS) config(serverName string) (*tls.Config, error) {
 
 // Close closes all connections.
 func (c *Client) Close() error {
-	var all *multierror.Error
+	var all []error
 	for _, e := range c.endpoints {
 		if err := e.grpc.Close(); err != nil {
-			all = multierror.Append(all, &Error{Endpoint: e.url, Operation: "goodbye", Err: err})
+			all = append(all, &Error{Endpoint: e.url, Operation: "goodbye", Err: err})
 		}
 	}
-	return all.ErrorOrNil()
+	return failure.Join(all...)
 }
 
 // Endpoints lists the URLs, in the order they were given.

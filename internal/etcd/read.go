@@ -12,8 +12,9 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/hashicorp/go-multierror"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 // maxAnswer is far more than an etcd server says about itself; it keeps a wrong address from filling the memory.
@@ -75,21 +76,18 @@ type Status struct {
 
 // Members asks for the member table. It is the table a majority agrees on, from the first endpoint that can say.
 func (c *Client) Members(ctx context.Context) (Members, error) {
-	var all *multierror.Error
+	var all []error
 	for _, e := range c.endpoints {
 		table, err := c.membersAt(ctx, e)
 		if err == nil {
 			return table, nil
 		}
-		all = multierror.Append(all, &Error{Endpoint: e.url, Operation: "member list", Err: err})
+		all = append(all, &Error{Endpoint: e.url, Operation: "member list", Err: err})
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	if len(all.Errors) == 1 {
-		return Members{}, all.Errors[0]
-	}
-	return Members{}, all
+	return Members{}, failure.Join(all...)
 }
 
 func (c *Client) membersAt(parent context.Context, e *endpoint) (Members, error) {

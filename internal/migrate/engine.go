@@ -8,13 +8,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
@@ -392,7 +392,7 @@ func (e *Engine) close(ctx context.Context, result Result) error {
 	if errors.Is(result.Err, ErrLockLost) {
 		return err
 	}
-	return join(err, e.retry(ctx, "", e.save))
+	return failure.Join(err, e.retry(ctx, "", e.save))
 }
 
 // save writes journal and log.
@@ -414,7 +414,7 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 		away = away || kube.Transient(err)
 		if err == nil || ctx.Err() != nil || !passing || e.Clock.Now().After(ends) {
 			if err != nil && ctx.Err() != nil {
-				return join(ctx.Err(), err)
+				return failure.Join(ctx.Err(), err)
 			}
 			return err
 		}
@@ -435,15 +435,6 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 // passes tells whether an error may pass by itself.
 func passes(err error) bool {
 	return kube.Transient(err) || kube.Conflict(err) || errors.Is(err, errNotRenewed)
-}
-
-// join returns one error of several; nil ones do not count.
-func join(errs ...error) error {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return multierror.Append(nil, errs...).ErrorOrNil()
 }
 
 func took(d time.Duration) string { return d.Round(time.Millisecond).String() }

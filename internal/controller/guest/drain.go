@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/go-multierror"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 // Cordon keeps new pods off the Node and marks it, so that Uncordon knows whose cordon it is. A Node that somebody else cordoned
@@ -96,7 +96,7 @@ func Drain(ctx context.Context, clientset kubernetes.Interface, nodeName string)
 		return nil, fmt.Errorf("listing the pods on Node %s: %w", nodeName, errors.Join(failures...))
 	}
 	drained := &Drained{}
-	var problems *multierror.Error
+	var problems []error
 	for _, pod := range list.Pods() {
 		name := pod.Namespace + "/" + pod.Name
 		if pod.DeletionTimestamp != nil {
@@ -112,13 +112,13 @@ func Drain(ctx context.Context, clientset kubernetes.Interface, nodeName string)
 		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 			drained.Leaving = append(drained.Leaving, name)
 		default:
-			problems = multierror.Append(problems, fmt.Errorf("evicting pod %s: %w", name, err))
+			problems = append(problems, fmt.Errorf("evicting pod %s: %w", name, err))
 			drained.Blocked = append(drained.Blocked, name+" ("+Clean(err.Error(), 200)+")")
 		}
 	}
 	slices.Sort(drained.Leaving)
 	slices.Sort(drained.Blocked)
-	return drained, problems.ErrorOrNil()
+	return drained, failure.Join(problems...)
 }
 
 // evict asks once for the eviction of this very pod. The typed client would repeat a refused request by itself, ten times and for

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/hashicorp/go-multierror"
-
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 // NameTakenError says that an object the provider did not make has a name it needs.
@@ -46,49 +45,12 @@ func reasonOf(err error) string {
 
 // messageOf is the condition's message for an error: one problem per line.
 func messageOf(err error) string {
-	problems := flatten(err)
+	problems := failure.All(err)
 	lines := make([]string, 0, len(problems))
 	for _, problem := range problems {
 		lines = append(lines, problem.Error())
 	}
 	return strings.Join(lines, "\n")
-}
-
-// join gathers errors of parts that do not depend on each other; nil when there are none.
-func join(errs ...error) error {
-	var all *multierror.Error
-	for _, err := range errs {
-		for _, problem := range flatten(err) {
-			all = multierror.Append(all, problem)
-		}
-	}
-	if all == nil {
-		return nil
-	}
-	if len(all.Errors) == 1 {
-		return all.Errors[0]
-	}
-	all.ErrorFormat = func(problems []error) string {
-		texts := make([]string, 0, len(problems))
-		for _, problem := range problems {
-			texts = append(texts, problem.Error())
-		}
-		return strings.Join(texts, "; ")
-	}
-	return all
-}
-
-// flatten takes gathered errors apart.
-func flatten(err error) []error {
-	var all *multierror.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &all):
-		return all.Errors
-	default:
-		return []error{err}
-	}
 }
 
 // wrap says what failed; nil stays nil.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 // ensureExternal keeps the listed Endpoints current. Each is independent of the others.
@@ -21,7 +22,7 @@ func (r *Reconciler) ensureExternal(ctx context.Context, s *scope) error {
 	for i := range s.infra.Spec.Endpoints {
 		errs = append(errs, r.ensureEndpoints(ctx, s, &s.infra.Spec.Endpoints[i]))
 	}
-	return join(errs...)
+	return failure.Join(errs...)
 }
 
 // ensureEndpoints keeps one Endpoints object current. It belongs to somebody else's Service and is changed by a small patch that fails when

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 const (
@@ -45,7 +46,7 @@ func (r *Reconciler) ensureObjects(ctx context.Context, s *scope) error {
 		errs = append(errs, r.apply(ctx, s.infra, object))
 	}
 	errs = append(errs, r.prune(ctx, s, wanted))
-	return join(errs...)
+	return failure.Join(errs...)
 }
 
 // desired are the objects that the KVMCluster owns.
@@ -245,7 +246,7 @@ func (r *Reconciler) prune(ctx context.Context, s *scope, wanted []client.Object
 			errs = append(errs, r.delete(ctx, object))
 		}
 	}
-	return join(errs...)
+	return failure.Join(errs...)
 }
 
 // removeObjects deletes everything that is owned and names what is left.

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
 const (
@@ -93,7 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		if deleting {
 			patchErr = client.IgnoreNotFound(patchErr)
 		}
-		err = r.report(infra, join(err, patchErr))
+		err = r.report(infra, failure.Join(err, patchErr))
 	}()
 
 	s := &scope{cluster: cluster, infra: infra}
@@ -157,7 +158,7 @@ func (r *Reconciler) ensure(ctx context.Context, s *scope) error {
 	if apiErr == nil {
 		s.infra.Status.Initialization.Provisioned = new(true)
 	}
-	err := join(apiErr, external)
+	err := failure.Join(apiErr, external)
 	setConditions(s, err)
 	var unusable *UnusableError
 	if apiErr == nil && errors.As(external, &unusable) {
