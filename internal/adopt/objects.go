@@ -76,20 +76,40 @@ func (a *Adopter) Apply(ctx context.Context, phase string) error {
 	if err := a.refuseForeign(wanted, live); err != nil {
 		return err
 	}
-	for _, o := range wanted {
-		if err := a.complete(ctx, o); err != nil {
+	for _, group := range byKind(wanted) {
+		err := each(ctx, len(group), func(ctx context.Context, i int) error {
+			o := group[i]
+			if err := a.complete(ctx, o); err != nil {
+				return err
+			}
+			if same, err := a.isAsWanted(ctx, o, live[keyOf(o)]); err != nil || same {
+				return err
+			}
+			_, err := a.Management.Writer.Apply(ctx, o)
 			return err
-		}
-		if same, err := a.isAsWanted(ctx, o, live[keyOf(o)]); err != nil {
-			return err
-		} else if same {
-			continue
-		}
-		if _, err := a.Management.Writer.Apply(ctx, o); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// byKind groups objects by kind, the kinds in the order in which they come first. Objects of one kind do not wait for each other, those of
+// the next kind for all before them.
+func byKind(objects []*unstructured.Unstructured) [][]*unstructured.Unstructured {
+	var groups [][]*unstructured.Unstructured
+	at := map[schema.GroupVersionKind]int{}
+	for _, o := range objects {
+		kind := o.GroupVersionKind()
+		n, known := at[kind]
+		if !known {
+			n = len(groups)
+			at[kind], groups = n, append(groups, nil)
+		}
+		groups[n] = append(groups[n], o)
+	}
+	return groups
 }
 
 // isAsWanted asks the API server whether applying an object would change it.

@@ -30,6 +30,9 @@ func TestEveryFixtureHasItsOutputs(t *testing.T) {
 		}
 		t.Run(entry.Name(), func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && entry.Name() != "al9qy" {
+				t.Skip("one cluster shows the race detector every path; the outputs of all are compared without it")
+			}
 			// Relative, because the documents name the files they were made from.
 			dir := filepath.Join("..", "..", "testdata", "fixtures", entry.Name())
 			want := func(name string) string { return filepath.Join(dir, "want", name) }

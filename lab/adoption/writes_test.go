@@ -169,12 +169,13 @@ func populate(t *testing.T, c client.Client, namespace string, nodes int) {
 	t.Helper()
 	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}}
 	require.NoError(t, c.Create(t.Context(), ns))
-	text := equal
+	var text strings.Builder
+	text.WriteString(equal)
 	for i := range nodes {
-		text += "---" + strings.ReplaceAll(equalNode, "NODE", fmt.Sprintf("node-%d", i))
+		text.WriteString("---" + strings.ReplaceAll(equalNode, "NODE", fmt.Sprintf("node-%d", i)))
 	}
 	made := map[string]*unstructured.Unstructured{}
-	for document := range strings.SplitSeq(strings.ReplaceAll(text, "NAMESPACE", namespace), "---\n") {
+	for document := range strings.SplitSeq(strings.ReplaceAll(text.String(), "NAMESPACE", namespace), "---\n") {
 		first, _, _ := strings.Cut(strings.TrimSpace(document), "\n")
 		objects, err := manifest.Parse([]byte(document))
 		require.NoError(t, err)

@@ -134,10 +134,20 @@ func commonFacts(node string) []fact {
 	}
 }
 
+// nodes are those of the workload cluster. Its API server is slow without hardware virtualization, so one answer that comes too late is no failure.
+func (w *world) nodes(ctx context.Context) []unstructured.Unstructured {
+	w.t.Helper()
+	var nodes []unstructured.Unstructured
+	w.eventually(ctx, short, "the workload cluster lists its nodes", func(ctx context.Context) (err error) {
+		nodes, err = w.list(ctx, w.wc, "nodes")
+		return err
+	})
+	return nodes
+}
+
 func (w *world) settingsAreSeen(ctx context.Context) {
-	require.NoError(w.t, w.wcApply(ctx, inspectManifest))
-	nodes, err := w.list(ctx, w.wc, "nodes")
-	require.NoError(w.t, err)
+	w.eventually(ctx, short, "the inspector is applied", func(ctx context.Context) error { return w.wcApply(ctx, inspectManifest) })
+	nodes := w.nodes(ctx)
 	for i := range nodes {
 		name := nodes[i].GetName()
 		facts := commonFacts(name)

@@ -175,7 +175,7 @@ func (w *world) nodesBecomeReady(ctx context.Context) {
 		}
 		return needCondition(u, "Available")
 	})
-	described := w.must(ctx, w.clusterctl, "describe", "cluster", cluster, "-n", namespace, "--show-conditions", "all")
+	described := w.must(ctx, w.clusterctl, "describe", "cluster", cluster, "-n", namespace, "--show-conditions", "all", "--grouping=false", "--echo")
 	assert.Contains(w.t, described, "BootstrapExecSucceeded")
 	w.tellStart(ctx)
 }
@@ -205,7 +205,7 @@ func needNodes(nodes []unstructured.Unstructured, count int) error {
 }
 
 func (w *world) workloadAnswers(ctx context.Context) {
-	require.NoError(w.t, w.wcApply(ctx, echoManifest))
+	w.eventually(ctx, short, "the workload is applied", func(ctx context.Context) error { return w.wcApply(ctx, echoManifest) })
 	w.eventually(ctx, medium, "a pod reaches the workload by its Service's name", func(ctx context.Context) error {
 		out, err := w.wc(ctx, "-n", "shop", "exec", "deploy/client", "--", "/echo", "get", "http://echo.shop.svc.cluster.local/")
 		if err != nil {

@@ -205,10 +205,11 @@ func (w *world) freshJoin(ctx context.Context, secret, model string) map[string]
 	require.Regexp(w.t, token, string(data["value"]))
 	data["value"] = token.ReplaceAll(data["value"], []byte("token: "+id+"."+rest))
 	data["value"] = bytes.ReplaceAll(data["value"], []byte(model), []byte(plain))
-	require.NoError(w.t, w.wcApply(ctx, `{"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
-		"metadata": {"name": "bootstrap-token-`+id+`", "namespace": "kube-system"},
-		"stringData": {"token-id": "`+id+`", "token-secret": "`+rest+`", "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-			"auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token", "expiration": "`+w.clock.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"}}`))
+	manifest := `{"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+		"metadata": {"name": "bootstrap-token-` + id + `", "namespace": "kube-system"},
+		"stringData": {"token-id": "` + id + `", "token-secret": "` + rest + `", "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
+			"auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token", "expiration": "` + w.clock.Now().Add(time.Hour).UTC().Format(time.RFC3339) + `"}}`
+	w.eventually(ctx, short, "a bootstrap token is made", func(ctx context.Context) error { return w.wcApply(ctx, manifest) })
 	return data
 }
 
@@ -218,7 +219,10 @@ func (w *world) tellReady(ctx context.Context, name string) {
 	machine, err := w.get(ctx, namespace, "machines.cluster.x-k8s.io", name)
 	require.NoError(w.t, err)
 	require.NotNil(w.t, machine)
-	ready, err := w.nodeReady(ctx, name)
-	require.NoError(w.t, err)
+	var ready time.Time
+	w.eventually(ctx, short, "the node of "+name+" is read", func(ctx context.Context) (err error) {
+		ready, err = w.nodeReady(ctx, name)
+		return err
+	})
 	w.say("  measured: %s: %.0f s from creation to Ready", name, ready.Sub(machine.GetCreationTimestamp().Time).Seconds())
 }

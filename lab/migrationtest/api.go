@@ -55,8 +55,7 @@ func startAPI(ctx context.Context, dir string, opts mc.Options) (*API, error) {
 // provider, with nobody who reconciles them. It ends with the test.
 func StartBare(tb testing.TB, crdDirs ...string) *API {
 	tb.Helper()
-	// The server's log goes with its directory, which outlives the test's own.
-	dir, err := os.MkdirTemp("", "migrationtest-bare-")
+	dir, err := os.MkdirTemp("", "migrationtest-bare-") //nolint:usetesting // The cluster removes it itself.
 	require.NoError(tb, err)
 	a, err := startAPI(tb.Context(), dir, mc.Options{Parts: mc.APIServerOnly | mc.ClusterAPICRDs, CRDDirs: crdDirs})
 	require.NoError(tb, err)
