@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
@@ -51,6 +52,11 @@ func TestNothingIsWrittenWhenSomethingIsInTheWay(t *testing.T) {
 			other := newOperator(t, world.Cluster(t, migrationtest.ClusterOptions{Workers: 1}), "other")
 			return []string{"--ca-cert", filepath.Join(other.dir, "ca.crt"), "--ca-key", filepath.Join(other.dir, "ca.key")}
 		}, cli.CodeBlocked, "CHK-PKI-003"},
+		{"the workload cluster's credentials have expired", func(t *testing.T, c *migrationtest.Cluster, _ *operator) []string {
+			t.Helper()
+			c.ExpireKubeconfig(t)
+			return nil
+		}, cli.CodeBlocked, "CHK-READ-001"},
 		{"a name is taken", func(t *testing.T, c *migrationtest.Cluster, _ *operator) []string {
 			t.Helper()
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.Namespace}}
@@ -182,7 +188,47 @@ func TestPauseAndResume(t *testing.T) {
 	assert.Contains(t, events, `"step":"adopt/lock"`)
 }
 
-// TestTheAPIServerGoesAway stops the management cluster's API server in the middle of a run; it goes on by itself.
+// TestTheOperatorsCredentialsExpire lets a client certificate run out in the middle of a run: the server no longer knows who asks. The run ends
+// and says so, and with new credentials the same command goes on.
+func TestTheOperatorsCredentialsExpire(t *testing.T) {
+	t.Parallel()
+	const name = "expiring"
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, name)
+	expired, err := rest.TransportFor(world.Management.Expired(t, name, "system:masters"))
+	require.NoError(t, err)
+	management := strings.TrimPrefix(world.Management.URL(), "https://")
+	var writes atomic.Int64
+	o.wrap = func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.URL.Host != management {
+				return next.RoundTrip(request)
+			}
+			if request.Method != http.MethodGet {
+				writes.Add(1)
+			}
+			if writes.Load() > 40 {
+				return expired.RoundTrip(request)
+			}
+			return next.RoundTrip(request)
+		})
+	}
+	code, _, said := o.run(t.Context())
+	require.NotEqual(t, cli.CodeOK, code)
+	assert.Contains(t, said, "Unauthorized")
+	assert.Contains(t, said, "migrate run "+c.ID, "how to go on")
+	pods := c.Pods(t)
+
+	o.wrap = nil
+	code, stdout, said := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	assert.Equal(t, "ok", decode(t, stdout).Outcome)
+	for id, pod := range c.Pods(t) {
+		assert.Equal(t, pods[id].UID, pod.UID, id)
+	}
+}
+
+// TestTheWorkloadAPIGoesAway stops the workload cluster's API server in the middle of a run; it goes on by itself.
 func TestTheWorkloadAPIGoesAway(t *testing.T) {
 	t.Parallel()
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
