@@ -142,6 +142,10 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 		map[string]any{
 			"path": "/etc/systemd/system/containerd.service.d/proxy.conf", "permissions": "0644",
 			"content": "[Service]\nEnvironment=HTTPS_PROXY=" + proxyURL + "\n",
+		},
+		map[string]any{ // Memory is there, processors are not.
+			"path": "/etc/systemd/system/kubelet.service.d/20-patience.conf", "permissions": "0644",
+			"content": "[Service]\nEnvironment=GOGC=400\n",
 		})
 	if err != nil {
 		return err
@@ -171,7 +175,7 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 		)
 		files = append(files, map[string]any{
 			"path": "/etc/kubernetes/patches/" + component + "1+strategic.json", "permissions": "0644",
-			"content": `{"spec":{"containers":[{"name":"` + component + `","livenessProbe":` + probe + `,"startupProbe":` + probe + `,"readinessProbe":` + ready + `}]}}`,
+			"content": `{"spec":{"containers":[{"name":"` + component + `","livenessProbe":` + probe + `,"startupProbe":` + probe + `,"readinessProbe":` + ready + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
 		})
 	}
 	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
