@@ -14,7 +14,7 @@ import (
 
 const (
 	// defaultQuota is etcd's limit of its database unless a flag says otherwise, in bytes; legacy members have no such flag
-	// (etcd, server/storage/quota.go; legacy-system.md 6.4).
+	// (etcd, server/storage/quota.go; legacy-system.md 6.1).
 	defaultQuota = int64(2) << 30
 	// quotaWarn and quotaBlock are shares of the quota in percent. A full database refuses writes until somebody compacts it by hand.
 	quotaWarn, quotaBlock = 70, 90
@@ -187,7 +187,7 @@ func etcdRunsItsVersion(v *view) verdict {
 	have := ""
 	for _, answer := range v.Etcd.Answers {
 		have = answer.Version
-		if want != "" && have != "" && have != want {
+		if want != "" && have != want {
 			items = append(items, fmt.Sprintf("member %s runs %s", answer.Member, have))
 		}
 	}

@@ -239,7 +239,7 @@ func TestRealClusters(t *testing.T) {
 
 			facts := Facts{Cluster: cluster, Fleet: hosts, Now: testNow, CA: authority, Neighbours: []Neighbour{{ID: "other", VNI: 7}}}
 			facts.Capabilities, facts.Translated, facts.Etcd = healthy(t).Capabilities, true, healthy(t).Etcd
-			facts.Etcd.Answers[0].Version = "" // The version is the example's, not this cluster's.
+			facts.Etcd.Answers[0].Version = newView(facts).running("etcd")
 			facts.Target = &Target{Namespace: TargetNamespace(cluster.Organization)}
 			report, err := Run(t.Context(), facts, Options{})
 			require.NoError(t, err)

@@ -25,8 +25,12 @@ func writer(t *testing.T, servers *etcdtest.Cluster) *clientv3.Client {
 	require.True(t, pool.AppendCertsFromPEM(servers.TLS().CA))
 	pair, err := tls.X509KeyPair(servers.TLS().Cert, servers.TLS().Key)
 	require.NoError(t, err)
+	endpoints := make([]string, 0, len(servers.Members))
+	for _, m := range servers.Members {
+		endpoints = append(endpoints, m.URL)
+	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{servers.Members[0].URL}, Logger: zap.NewNop(),
+		Endpoints: endpoints, Logger: zap.NewNop(),
 		TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
 	})
 	require.NoError(t, err)

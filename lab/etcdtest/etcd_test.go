@@ -2,8 +2,6 @@ package etcdtest_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"os"
 	"testing"
@@ -12,8 +10,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -228,30 +224,21 @@ func follower(t *testing.T, servers *etcdtest.Cluster, e *proof.Evidence) *etcdt
 // replace puts a new member with the same name into the place of another.
 func replace(t *testing.T, servers *etcdtest.Cluster, old *etcdtest.Member, e *proof.Evidence) {
 	t.Helper()
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(servers.TLS().CA))
-	pair, err := tls.X509KeyPair(servers.TLS().Cert, servers.TLS().Key)
-	require.NoError(t, err)
 	old.Stop()
 	servers.Forget(old)
-	writer, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{servers.Members[0].URL, servers.Members[1].URL}, Logger: zap.NewNop(),
-		TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}},
-	})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, writer.Close()) }()
+	change := writer(t, servers)
 	var id etcd.ID
 	for _, m := range e.Etcd.Members {
 		if m.Name == old.Name {
 			require.NoError(t, id.UnmarshalText([]byte(m.ID)))
 		}
 	}
-	_, err = writer.MemberRemove(t.Context(), uint64(id))
+	_, err := change.MemberRemove(t.Context(), uint64(id))
 	require.NoError(t, err)
 	fresh := servers.Add(old.Name)
 	// Right after a removal the others may not count as healthy yet, and an unhealthy cluster takes nobody in.
 	require.Eventually(t, func() bool {
-		_, err := writer.MemberAdd(t.Context(), []string{fresh.Peer})
+		_, err := change.MemberAdd(t.Context(), []string{fresh.Peer})
 		return err == nil
 	}, soon, 10*often)
 	fresh.Join()
