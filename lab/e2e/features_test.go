@@ -165,17 +165,19 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 }
 
 // patientProbes keeps the kubelet from restarting a control plane that is only slow: every restart makes it slower. kubeadm's readiness
-// probes ask every second, each time with a new TLS connection, and the API server's answer reads etcd.
+// probes ask every second, each time with a new TLS connection, and the API server's answer reads etcd. The controller manager has none: a
+// patch to one would make its manifest invalid, and the kubelet says so only in its log.
 func patientProbes(kcp *unstructured.Unstructured) error {
 	var files []any
 	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"} {
-		const (
-			probe = `{"failureThreshold":60,"timeoutSeconds":60,"periodSeconds":30}`
-			ready = `{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
-		)
+		const probe = `{"failureThreshold":60,"timeoutSeconds":60,"periodSeconds":30}`
+		probes := `"livenessProbe":` + probe + `,"startupProbe":` + probe
+		if component != "kube-controller-manager" {
+			probes += `,"readinessProbe":{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
+		}
 		files = append(files, map[string]any{
 			"path": "/etc/kubernetes/patches/" + component + "1+strategic.json", "permissions": "0644",
-			"content": `{"spec":{"containers":[{"name":"` + component + `","livenessProbe":` + probe + `,"startupProbe":` + probe + `,"readinessProbe":` + ready + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
+			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
 		})
 	}
 	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
