@@ -116,7 +116,9 @@ func (e *env) legacyUp(cmd *cobra.Command, f *legacyFlags) error {
 		return err
 	}
 	o.Faster = f.faster
-	o.Cluster, err = cluster.New(cluster.Options{Testdata: filepath.Join(up.source, "testdata"), Workers: f.workers, Now: e.clock.Now()})
+	o.Cluster, err = cluster.New(cluster.Options{
+		Testdata: filepath.Join(up.source, "testdata"), Workers: f.workers, WorkerHosts: install.WorkerHosts(o.Hosts), Now: e.clock.Now(),
+	})
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,8 @@ const (
 	EtcdVolume = "etcd-" + ID + "-0"
 	// EtcdPath is the volume's directory on the first host.
 	EtcdPath = "/var/lib/legacy-volumes/" + EtcdVolume
+	// MountTag is the label of a worker's host volumes.
+	MountTag = "mount-tag"
 
 	recordedZone = ID + ".k8s.anubis.example.test"
 	certOperator = "1.3.0"
@@ -56,7 +58,9 @@ type Options struct {
 	// Zone is the parent of the cluster's names.
 	Zone string
 	// Workers are between none and MaxWorkers.
-	Workers        int
+	Workers int
+	// WorkerHosts are the hosts that workers may run on: the host volumes are there.
+	WorkerHosts    []string
 	Master, Worker Size
 	// DNS and NTP servers of the machines.
 	DNS, NTP string
@@ -72,6 +76,8 @@ type Cluster struct {
 	// CA signs everything in the cluster. The real one is in a Vault.
 	CA      *pki.Authority
 	Objects []*unstructured.Unstructured
+	// HostVolumes are the volumes of the first worker, and their directories on the hosts of workers.
+	HostVolumes map[string]string
 	// Installation is what the operator has to be configured with.
 	Installation desired.Installation
 
@@ -86,7 +92,7 @@ func New(opts Options) (*Cluster, error) {
 		return nil, fmt.Errorf("making a legacy cluster with %d workers: the recording has %d", opts.Workers, MaxWorkers)
 	}
 	opts = opts.withDefaults()
-	c := &Cluster{opts: opts, CA: opts.CA, secret: map[string]*corev1.Secret{}}
+	c := &Cluster{opts: opts, CA: opts.CA, secret: map[string]*corev1.Secret{}, HostVolumes: map[string]string{}}
 	c.Installation = desired.DefaultInstallation()
 	c.Installation.DNSServers, c.Installation.NTPServers = opts.DNS, opts.NTP
 	if c.CA == nil {
@@ -275,7 +281,6 @@ func (c *Cluster) takeConfig(o *unstructured.Unstructured) error {
 	size := func(s Size) func(map[string]any) {
 		return func(m map[string]any) {
 			m["cpus"], m["memory"], m["disk"], m["dockerVolumeSizeGB"] = int64(s.CPUs), s.Memory, int64(s.DiskGB), int64(0)
-			delete(m, "hostVolumes")
 		}
 	}
 	n := int64(c.opts.Workers)
@@ -469,20 +474,46 @@ func (c *Cluster) takeConfigMap(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// takeVolume keeps etcd's volume: a directory of the host in the place of an iSCSI disk, which no lab has.
+// takeVolume keeps etcd's volume, as a directory of the host in the place of an iSCSI disk, which no lab has, and the host volumes of the
+// first worker.
 func (c *Cluster) takeVolume(o *unstructured.Unstructured) error {
-	if o.GetName() != EtcdVolume {
-		return nil
-	}
 	spec, ok := o.Object["spec"].(map[string]any)
 	if !ok {
 		return errors.New("it has no specification")
 	}
-	delete(spec, "iscsi")
 	delete(spec, "claimRef")
-	spec["hostPath"] = map[string]any{"path": EtcdPath, "type": "DirectoryOrCreate"}
 	o.SetAnnotations(nil)
+	switch {
+	case o.GetName() == EtcdVolume:
+		delete(spec, "iscsi")
+		spec["hostPath"] = map[string]any{"path": EtcdPath, "type": "DirectoryOrCreate"}
+	case o.GetLabels()[MountTag] != "" && c.opts.Workers > 0 && len(c.opts.WorkerHosts) > 0:
+		path, _, err := unstructured.NestedString(spec, "local", "path")
+		if err != nil || path == "" {
+			return fmt.Errorf("reading its local path %q: %w", path, err)
+		}
+		c.HostVolumes[o.GetName()] = path
+		if err := onHosts(spec, c.opts.WorkerHosts); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
 	c.Objects = append(c.Objects, o)
+	return nil
+}
+
+// onHosts says where a local volume is. With several workers it is on all of their hosts: one of the others may have taken the host first,
+// and then the worker with the volume would run nowhere.
+func onHosts(spec map[string]any, hosts []string) error {
+	values := make([]any, 0, len(hosts))
+	for _, h := range hosts {
+		values = append(values, h)
+	}
+	terms := []any{map[string]any{"matchExpressions": []any{map[string]any{"key": corev1.LabelHostname, "operator": "In", "values": values}}}}
+	if err := unstructured.SetNestedSlice(spec, terms, "nodeAffinity", "required", "nodeSelectorTerms"); err != nil {
+		return fmt.Errorf("setting its hosts: %w", err)
+	}
 	return nil
 }
 

@@ -106,3 +106,23 @@ func TestCertificatesAreOfOneAuthorityEverywhere(t *testing.T) {
 	assert.Contains(t, string(files["/etc/kubernetes/encryption/k8s-encryption-config.yaml"]), key)
 	assert.NotContains(t, string(document), "anubis")
 }
+
+func TestHostVolumesAreOnTheHostsOfWorkers(t *testing.T) {
+	c, err := cluster.New(cluster.Options{
+		Testdata: filepath.Join("..", "..", "..", "testdata"), Workers: 2, WorkerHosts: []string{"host-2", "host-3"}, Now: time.Now(),
+	})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"local-pgdata": "/var/lib/kvm-host-volumes/pgdata", "local-objectstore": "/srv/objectstore"}, c.HostVolumes)
+	spec, err := json.Marshal(get(t, c, "PersistentVolume", "local-pgdata").Object["spec"])
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "500Gi"}, "local": {"path": "/var/lib/kvm-host-volumes/pgdata"},
+		"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+			{"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-2", "host-3"]}]}]}},
+		"persistentVolumeReclaimPolicy": "Retain", "storageClassName": "local-storage", "volumeMode": "Filesystem"}`, string(spec))
+	config, err := desired.Read(get(t, c, desired.KindKVMConfig, cluster.ID))
+	require.NoError(t, err)
+	assert.Equal(t, []desired.HostVolume{
+		{MountTag: "pgdata", HostPath: "/var/lib/kvm-host-volumes/pgdata"}, {MountTag: "objectstore", HostPath: "/srv/objectstore"},
+	}, config.Spec.KVM.Workers[0].HostVolumes)
+	assert.Empty(t, config.Spec.KVM.Workers[1].HostVolumes)
+}

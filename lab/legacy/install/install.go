@@ -132,6 +132,12 @@ func (o *Options) writeFiles() error {
 	if err := os.WriteFile(filepath.Join(o.Dir, FileKubeconfig), kubeconfig, 0o600); err != nil {
 		return fmt.Errorf("writing the workload cluster's kubeconfig: %w", err)
 	}
+	// A local volume's directory has to be there before anybody uses it.
+	for _, path := range o.hostVolumes() {
+		if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // the guest's users look at it
+			return fmt.Errorf("making a host volume: %w", err)
+		}
+	}
 	vault := o.hostFile(vaultPath)
 	if err := os.MkdirAll(vault, 0o700); err != nil {
 		return fmt.Errorf("handing over the authority: %w", err)
@@ -299,7 +305,11 @@ func (o *Options) Remove(ctx context.Context) error {
 			return fmt.Errorf("deleting %s: %w", object.GetName(), err)
 		}
 	}
-	for _, dir := range []string{o.Dir, o.hostFile(cluster.EtcdPath), o.hostFile(vaultPath)} {
+	volumes, err := o.removeHostVolumes(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, dir := range append(volumes, o.Dir, o.hostFile(cluster.EtcdPath), o.hostFile(vaultPath)) {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("removing the cluster's files: %w", err)
 		}
@@ -307,9 +317,53 @@ func (o *Options) Remove(ctx context.Context) error {
 	return nil
 }
 
+// removeHostVolumes deletes the volumes of workers, and returns their directories.
+func (o *Options) removeHostVolumes(ctx context.Context, c client.Client) ([]string, error) {
+	var volumes corev1.PersistentVolumeList
+	if err := c.List(ctx, &volumes, client.HasLabels{cluster.MountTag}); err != nil {
+		return nil, fmt.Errorf("listing host volumes: %w", err)
+	}
+	var dirs []string
+	for i := range volumes.Items {
+		v := &volumes.Items[i]
+		if v.Spec.Local == nil {
+			continue
+		}
+		if err := client.IgnoreNotFound(c.Delete(ctx, v)); err != nil {
+			return nil, fmt.Errorf("deleting %s: %w", v.Name, err)
+		}
+		for host := 2; host <= o.Hosts; host++ {
+			dirs = append(dirs, o.fileOn(host, v.Spec.Local.Path))
+		}
+	}
+	return dirs, nil
+}
+
 // hostFile is where a file of the first host is.
-func (o *Options) hostFile(path string) string {
-	return filepath.Join(o.LabDir, "hosts", mc.HostName(1), "hostfs", path)
+func (o *Options) hostFile(path string) string { return o.fileOn(1, path) }
+
+func (o *Options) fileOn(host int, path string) string {
+	return filepath.Join(o.LabDir, "hosts", mc.HostName(host), "hostfs", path)
+}
+
+// WorkerHosts are the hosts that labelHosts gives to workers.
+func WorkerHosts(hosts int) []string {
+	var names []string
+	for i := 2; i <= hosts; i++ {
+		names = append(names, mc.HostName(i))
+	}
+	return names
+}
+
+// hostVolumes are the directories of the workers' host volumes on this machine.
+func (o *Options) hostVolumes() []string {
+	var all []string
+	for i := 2; i <= o.Hosts; i++ {
+		for _, path := range o.Cluster.HostVolumes {
+			all = append(all, o.fileOn(i, path))
+		}
+	}
+	return all
 }
 
 // delete deletes an object and waits until its operator has let it go.

@@ -163,7 +163,8 @@ func TestMachinesOfALegacyClusterRunOnTheirHosts(t *testing.T) {
 	require.NoError(t, err)
 	small := cluster.Size{CPUs: 1, Memory: "256M", DiskGB: 1}
 	c, err := cluster.New(cluster.Options{
-		Testdata: filepath.Join("..", "..", "..", "testdata"), Workers: 1, Master: small, Worker: small, Now: time.Now(),
+		Testdata: filepath.Join("..", "..", "..", "testdata"), Workers: 1, WorkerHosts: install.WorkerHosts(2), Master: small,
+		Worker: small, Now: time.Now(),
 	})
 	require.NoError(t, err)
 	require.NoError(t, network.EnsureRoutes(2))
