@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
@@ -122,7 +124,7 @@ func (f *flags) client() (client.Client, error) {
 }
 
 func (f *flags) loops(ctx context.Context, which string, o operator.Options) ([]operator.Loop, error) {
-	workloads := Workloads{Client: o.Client}
+	workloads := &Workloads{Client: o.Client}
 	switch which {
 	case "kvm":
 		installation := desired.DefaultInstallation()
@@ -156,19 +158,46 @@ func (f *flags) loops(ctx context.Context, which string, o operator.Options) ([]
 const workloadLimit = 10 * time.Second
 
 // Workloads connects to workload clusters with the certificates that operators have.
-type Workloads struct{ Client client.Reader }
+type Workloads struct {
+	Client client.Reader
 
-// Connect returns a client for a cluster. It uses the certificate by which operators are administrators there.
-func (w Workloads) Connect(ctx context.Context, id, domain string) (client.Client, error) {
+	mu      sync.Mutex
+	clients map[string]*workload
+}
+
+// workload is a client that was made with a certificate.
+type workload struct {
+	client.Client
+
+	secret types.UID
+	cert   string
+}
+
+// Connect returns a client for a cluster. It uses the certificate by which operators are administrators there, and asks for the cluster's
+// API groups once: without hardware virtualisation, asking every few seconds keeps an API server busy.
+func (w *Workloads) Connect(ctx context.Context, id, domain string) (client.Client, error) {
 	s := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: operator.Namespace, Name: id + "-cluster-operator-api"}
 	if err := w.Client.Get(ctx, key, s); err != nil {
 		return nil, fmt.Errorf("looking for the certificate of operators: %w", err)
 	}
-	return newClient(&rest.Config{
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if have := w.clients[domain]; have != nil && have.secret == s.UID && have.cert == string(s.Data["crt"]) {
+		return have, nil
+	}
+	c, err := newClient(&rest.Config{
 		Host: "https://" + domain, Timeout: workloadLimit,
 		TLSClientConfig: rest.TLSClientConfig{CAData: s.Data["ca"], CertData: s.Data["crt"], KeyData: s.Data["key"]},
 	})
+	if err != nil {
+		return nil, err
+	}
+	if w.clients == nil {
+		w.clients = map[string]*workload{}
+	}
+	w.clients[domain] = &workload{Client: c, secret: s.UID, cert: string(s.Data["crt"])}
+	return c, nil
 }
 
 // Vault is a directory with authorities.

@@ -133,7 +133,7 @@ func TestShutdownWaitsForTheDrainButNotForEver(t *testing.T) {
 	}
 }
 
-func TestMachineThatNeverAnsweredIsForgivenOnlyForAWhile(t *testing.T) {
+func TestMachineThatDoesNotAnswerIsForgivenOnlyForAWhile(t *testing.T) {
 	// Nobody has made the network, so every check fails.
 	fake := clocktesting.NewFakeClock(time.Now())
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

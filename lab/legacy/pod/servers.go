@@ -44,13 +44,13 @@ type Health struct {
 	EnvFile string
 	// CheckAPI also looks at the API server, which masters have.
 	CheckAPI bool
-	// Patience is for machines without hardware virtualisation: one that has never answered is forgiven for so long, from the moment on
-	// at which the real platform would begin to end it. Until then, and after its first answer, the check is the real one.
+	// Patience is for machines without hardware virtualisation: one that does not answer is forgiven for so long, from the moment on at
+	// which the real platform would begin to end it. Before that the check is the real one, and after it. An answer is not the end of it: a
+	// first API server that is too slow to make its own roles ends itself, and the second one finds them made.
 	Patience time.Duration
 	Clock    clock.PassiveClock
 
 	sequence atomic.Uint32
-	answered atomic.Bool
 }
 
 // livenessDelay is how long a pod's liveness probe waits.
@@ -61,11 +61,7 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 	start := h.Clock.Now()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		err := h.Check(r.Context())
-		if err == nil {
-			h.answered.Store(true)
-		}
-		if err != nil && !h.forgiven(h.Clock.Since(start)) {
+		if err := h.Check(r.Context()); err != nil && !h.forgiven(h.Clock.Since(start)) {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -75,7 +71,7 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 }
 
 func (h *Health) forgiven(age time.Duration) bool {
-	return !h.answered.Load() && age >= livenessDelay && age < livenessDelay+h.Patience
+	return age >= livenessDelay && age < livenessDelay+h.Patience
 }
 
 // Check pings the machine, and connects to its kubelet and to its API server. What these answer does not matter.
