@@ -89,6 +89,11 @@ e2e-provider: setup lab ## walk a cluster of real virtual machines through its l
 	bin/lab image build
 	cd lab && go test -tags e2e ./e2e -run TestProvider -count=1 -timeout 150m -v
 
+.PHONY: e2e-adopt
+e2e-adopt: setup lab ## take a running legacy cluster of real virtual machines over and give it back; root, QEMU and up to an hour without KVM
+	bin/lab image build legacy
+	cd lab && go test -tags e2e ./e2e -run TestAdopt -count=1 -timeout 150m -v
+
 .PHONY: check
 check: lint verify test ## everything a reviewer expects
 

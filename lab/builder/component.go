@@ -114,8 +114,14 @@ func Default() []Component {
 			Package: coreDNSModule,
 			Patches: []Patch{fewPlugins()},
 		},
+		{
+			Name: Fortio, Version: FortioVersion, Optional: true, Package: fortioModule,
+			Source: Source{Module: fortioModule, Version: FortioVersion},
+		},
 	}, certManager()...)
 }
+
+const fortioModule = "fortio.org/fortio"
 
 // WebhookHostEnv is read by the Cluster API managers of the builder: the
 // address their webhook server listens on, loopback when it is not set.

@@ -11,6 +11,8 @@ const (
 	ClusterAPIVersion = "v1.14.2"
 	// CoreDNSVersion is the cluster DNS of labs with hosts.
 	CoreDNSVersion = "v1.14.2"
+	// FortioVersion is the load generator that asks workloads while their cluster is worked on.
+	FortioVersion = "v1.66.5"
 )
 
 // Names of the components the builder knows, as used in [Builder.Ensure], in
@@ -32,4 +34,5 @@ const (
 	Kubelet             = "kubelet"
 	KubeProxy           = "kube-proxy"
 	CoreDNS             = "coredns"
+	Fortio              = "fortio"
 )

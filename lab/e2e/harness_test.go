@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ type world struct {
 	start time.Time
 
 	// lab, kubectl and clusterctl are paths of programs.
-	lab, kubectl, clusterctl, etcd string
+	lab, kubectl, clusterctl, etcd, migrate, fortio string
 	// dir is the lab's directory, work is for files of this run.
 	dir, work string
 	// config is the clusterctl configuration of the local repository.
@@ -71,6 +72,44 @@ func (w *world) must(ctx context.Context, argv ...string) string {
 	out, err := w.run(ctx, "", argv...)
 	require.NoError(w.t, err)
 	return out
+}
+
+// step is a part of a walk that needs what the steps before it left.
+type step struct {
+	name string
+	run  func(context.Context)
+}
+
+// walk goes through the steps, from the one that -from names. They build on each other, so the first failure ends the walk.
+func (w *world) walk(ctx context.Context, t *testing.T, steps []step) {
+	t.Helper()
+	if *from != "" {
+		at := slices.IndexFunc(steps, func(s step) bool { return s.name == *from })
+		require.GreaterOrEqual(t, at, 0, "-from %q is not a step", *from)
+		steps = steps[at:]
+	}
+	for _, step := range steps {
+		w.say("== %s", step.name)
+		began := w.clock.Now()
+		ok := t.Run(step.name, func(t *testing.T) {
+			outer := w.t
+			w.t = t
+			defer func() { w.t = outer }()
+			step.run(ctx)
+		})
+		if !ok {
+			t.Fatalf("%s: failed; the steps after it need it", step.name)
+		}
+		w.say("   took %.1f s", w.clock.Since(began).Seconds())
+	}
+}
+
+// stream is must for long work that tells how it goes.
+func (w *world) stream(ctx context.Context, argv ...string) {
+	w.t.Helper()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = w.told, w.told
+	require.NoError(w.t, cmd.Run())
 }
 
 // kubeconfig is the management cluster's.

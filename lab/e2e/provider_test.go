@@ -29,13 +29,7 @@ const (
 	long   = 30 * time.Minute
 )
 
-// step is a part of the walk that needs what the steps before it left.
-type step struct {
-	name string
-	run  func(context.Context)
-}
-
-// TestProvider walks one cluster through its life. The steps build on each other, so the first failure ends the run.
+// TestProvider walks one cluster through its life.
 func TestProvider(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -56,32 +50,19 @@ func TestProvider(t *testing.T) {
 		{"the cluster is deleted and nothing is left", w.clusterIsDeleted},
 		{"the lab ends and nothing is left", w.labEnds},
 	}
-	if *from != "" {
-		at := slices.IndexFunc(steps, func(s step) bool { return s.name == *from })
-		require.GreaterOrEqual(t, at, 0, "-from %q is not a step", *from)
-		if _, err := os.Stat(w.kubeconfig()); err == nil {
-			w.watchMachines(ctx)
-		}
-		steps = steps[at:]
+	w.writeRepository(ctx)
+	// A walk that goes on in a lab that was kept.
+	if _, err := os.Stat(w.kubeconfig()); *from != "" && err == nil {
+		w.watchMachines(ctx)
 	}
-	for _, step := range steps {
-		w.say("== %s", step.name)
-		began := w.clock.Now()
-		ok := t.Run(step.name, func(t *testing.T) {
-			outer := w.t
-			w.t = t
-			defer func() { w.t = outer }()
-			step.run(ctx)
-		})
-		if !ok {
-			t.Fatalf("%s: failed; the steps after it need it", step.name)
-		}
-		w.say("   took %.1f s", w.clock.Since(began).Seconds())
-	}
+	w.walk(ctx, t, steps)
 }
 
-func (w *world) labStarts(ctx context.Context) {
-	w.must(ctx, w.lab, "up", "--dir", w.dir, "--hosts", "2", "--parts", "controllers")
+func (w *world) labStarts(ctx context.Context) { w.startLab(ctx, "--parts", "controllers") }
+
+// startLab starts a lab with two hosts and keeps its kubeconfig.
+func (w *world) startLab(ctx context.Context, more ...string) {
+	w.must(ctx, append([]string{w.lab, "up", "--dir", w.dir, "--hosts", "2"}, more...)...)
 	kubeconfig := strings.TrimSpace(w.must(ctx, w.lab, "kubeconfig", "--dir", w.dir))
 	raw, err := os.ReadFile(kubeconfig)
 	require.NoError(w.t, err)

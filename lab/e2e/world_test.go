@@ -34,7 +34,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	build, err := builder.New(builder.Options{Out: os.Stderr})
 	require.NoError(t, err)
-	built, err := build.Ensure(t.Context(), builder.Kubectl, builder.Clusterctl, builder.Etcdctl)
+	built, err := build.Ensure(t.Context(), builder.Kubectl, builder.Clusterctl, builder.Etcdctl, builder.Fortio)
 	require.NoError(t, err)
 	work := *keep
 	if work == "" {
@@ -43,12 +43,10 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, clock: clock.RealClock{}, start: clock.RealClock{}.Now(), told: os.Stderr,
 		lab: filepath.Join(root, "bin", "lab"), kubectl: built[builder.Kubectl], clusterctl: built[builder.Clusterctl], etcd: built[builder.Etcdctl],
+		migrate: filepath.Join(root, "bin", "migrate"), fortio: built[builder.Fortio],
 		work: work, dir: filepath.Join(work, "lab"), config: filepath.Join(work, "repository", "clusterctl.yaml"),
 	}
 	require.FileExists(t, w.lab, "make build")
-	command := exec.CommandContext(t.Context(), "go", "run", "./clusterctl/repository", "-out", filepath.Join(work, "repository"))
-	command.Dir, command.Stderr = filepath.Join(root, "lab"), os.Stderr
-	require.NoError(t, command.Run())
 	t.Cleanup(func() {
 		if *keep != "" {
 			w.say("the lab is kept: %s status --dir %s", w.lab, w.dir)
@@ -61,6 +59,14 @@ func newWorld(t *testing.T) *world {
 		require.NoError(t, err)
 	})
 	return w
+}
+
+// writeRepository makes the local repository that clusterctl installs the providers from.
+func (w *world) writeRepository(ctx context.Context) {
+	w.t.Helper()
+	command := exec.CommandContext(ctx, "go", "run", "./clusterctl/repository", "-out", filepath.Join(w.work, "repository"))
+	command.Dir, command.Stderr = "..", os.Stderr
+	require.NoError(w.t, command.Run())
 }
 
 // etcdctl is the program's path.

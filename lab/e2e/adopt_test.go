@@ -1,0 +1,398 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
+)
+
+// adoption is what was agreed on before: the answers that the recorded cluster asks for, and the checks that a lab cannot pass.
+const adoption = `
+apiVersion: migration.giantswarm.io/v1alpha1
+kind: Decisions
+decisions:
+  spec.cluster.docker.daemon.cidr: {value: drop, reason: the new nodes have no Docker network, by: the lab}
+accept:
+  - {check: CHK-CP-001, reason: the lab's cluster has one master}
+  - {check: CHK-VM-007, reason: the worker's data stay on its host}
+  - {check: CHK-CAPI-003, reason: the lab runs Cluster API as processes}
+`
+
+// TestAdopt takes a running legacy cluster over, gives it back, and takes it over again with a run that is killed.
+func TestAdopt(t *testing.T) {
+	w := newWorld(t)
+	w.walk(t.Context(), t, []step{
+		{"a lab with two hosts starts", func(ctx context.Context) { w.startLab(ctx, "--provider") }},
+		{"a legacy cluster boots", w.legacyBoots},
+		{"its workloads run", w.legacyWorkloadsRun},
+		{"it is adopted while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "adopt", w.isAdopted) }},
+		{"the proof holds", w.proofHolds},
+		{"it is given back while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "rollback", w.isGivenBack) }},
+		{"its operators manage it again", w.operatorsAct},
+		{"the proof holds after it was given back", w.proofHolds},
+		{"a run is killed, and another one goes on", w.killedRunGoesOn},
+		{"the proof holds at the end", w.proofHolds},
+		{"the proof names a machine that is restarted", w.restartIsNamed},
+		{"the lab ends and nothing is left", w.labEnds},
+	})
+}
+
+func (w *world) legacyBoots(ctx context.Context) {
+	// The operators' polls are a good part of what an emulated API server has to answer: they are made less faster than by default.
+	w.stream(ctx, w.lab, "legacy", "up", "--dir", w.dir, "--faster", "10", "--wait", "90m")
+	raw, err := os.ReadFile(filepath.Join(w.dir, "legacy", legacycluster.ID, install.FileKubeconfig))
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
+	require.NoError(w.t, os.WriteFile(filepath.Join(w.work, "decisions.yaml"), []byte(adoption), 0o600))
+}
+
+// legacyManifest is what a customer runs: with a disruption budget, on a host volume, on every node, with a token and a Secret. The platform
+// admits pods by PodSecurityPolicy, and only the privileged one allows the host's directories.
+const legacyManifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: privileged, namespace: shop}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: privileged-psp-user}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts:shop"}]
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: payment, namespace: shop}
+stringData: {token: only-for-the-lab}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: echo, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: echo}}
+  template:
+    metadata: {labels: {app: echo}}
+    spec:
+      containers:
+        - name: echo
+          image: lab.test/echo:1
+          imagePullPolicy: Never
+          ports: [{containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /, port: 8080}, timeoutSeconds: 10}
+          volumeMounts: [{name: payment, mountPath: /payment}]
+      volumes: [{name: payment, secret: {secretName: payment}}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: echo, namespace: shop}
+spec:
+  minAvailable: 1
+  selector: {matchLabels: {app: echo}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: echo, namespace: shop}
+spec:
+  type: NodePort
+  selector: {app: echo}
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: ledger, namespace: shop}
+spec:
+  serviceName: ledger
+  selector: {matchLabels: {app: ledger}}
+  template:
+    metadata: {labels: {app: ledger}}
+    spec:
+      containers:
+        - name: ledger
+          image: lab.test/echo:1
+          imagePullPolicy: Never
+          volumeMounts: [{name: data, mountPath: /data}]
+      volumes: [{name: data, hostPath: {path: /data/pgdata, type: Directory}}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: shop}
+spec:
+  selector: {matchLabels: {app: agent}}
+  template:
+    metadata: {labels: {app: agent}}
+    spec:
+      tolerations: [{operator: Exists}]
+      containers:
+        - name: agent
+          image: lab.test/echo:1
+          imagePullPolicy: Never
+`
+
+func (w *world) legacyWorkloadsRun(ctx context.Context) {
+	w.eventually(ctx, short, "the workloads are applied", func(ctx context.Context) error { return w.wcApply(ctx, legacyManifest) })
+	w.eventually(ctx, long, "all workloads are ready", func(ctx context.Context) error {
+		pods, err := w.list(ctx, w.wc, "pods", "-n", "shop")
+		if err != nil {
+			return err
+		}
+		const wanted = 5 // 2 of the Deployment, 1 of the StatefulSet, 2 of the DaemonSet
+		if len(pods) != wanted {
+			return fmt.Errorf("%d pods instead of %d", len(pods), wanted)
+		}
+		for i := range pods {
+			if err := needCondition(&pods[i], "Ready"); err != nil {
+				return fmt.Errorf("pod %s: %w", pods[i].GetName(), err)
+			}
+		}
+		return nil
+	})
+}
+
+// answers are what somebody who asked a workload again and again got.
+type answers struct {
+	RetCodes          map[string]int64
+	ActualQPS         float64
+	DurationHistogram struct{ Max float64 }
+}
+
+// whileAsked does something while a workload is asked twenty times a second: at a port of the worker, from the management cluster's network.
+// Every request has to be answered.
+func (w *world) whileAsked(ctx context.Context, name string, do func(context.Context)) {
+	w.t.Helper()
+	file := filepath.Join(w.work, name+".answers.json")
+	argv := w.inside(w.fortio, "load", "-qps", "20", "-c", "10", "-keepalive=false", "-t", "0", "-timeout", "30s", "-json", file, "http://"+w.workerAddress(ctx)+":30080/")
+	asker := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the lab's own programs
+	var said bytes.Buffer
+	asker.Stdout, asker.Stderr = &said, &said
+	require.NoError(w.t, asker.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- asker.Wait() }()
+	defer func() {
+		if asker.ProcessState == nil {
+			require.NoError(w.t, asker.Process.Signal(syscall.SIGINT))
+		}
+		require.NoError(w.t, <-ended, said.String())
+		var got answers
+		raw, err := os.ReadFile(file)
+		require.NoError(w.t, err)
+		require.NoError(w.t, json.Unmarshal(raw, &got))
+		var all int64
+		for _, n := range got.RetCodes {
+			all += n
+		}
+		w.say("  measured: %s: %d requests at %.1f a second, %d failed, the slowest took %.2f s",
+			name, all, got.ActualQPS, all-got.RetCodes["200"], got.DurationHistogram.Max)
+		require.Positive(w.t, all, said.String())
+		require.Equal(w.t, all, got.RetCodes["200"], "answers by code: %v", got.RetCodes)
+	}()
+	do(ctx)
+}
+
+// workerAddress is where the worker's machine is in the lab's network.
+func (w *world) workerAddress(ctx context.Context) string {
+	w.t.Helper()
+	var status install.Status
+	require.NoError(w.t, json.Unmarshal([]byte(w.must(ctx, w.lab, "legacy", "status", "--dir", w.dir, "-o", "json")), &status))
+	for _, m := range status.Machines {
+		if m.Role == "worker" {
+			return m.IP
+		}
+	}
+	require.Fail(w.t, "there is no worker")
+	return ""
+}
+
+// tryMigrate runs the program from inside the lab's network, where both API servers answer. It returns the exit code.
+func (w *world) tryMigrate(ctx context.Context, args ...string) (cli.Code, string) {
+	w.t.Helper()
+	argv := w.inside(append([]string{w.migrate}, args...)...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the lab's own programs
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, w.told
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(w.t, err)
+	}
+	return cli.Code(cmd.ProcessState.ExitCode()), out.String()
+}
+
+// runArguments are those of a run that nobody has to be asked about.
+func (w *world) runArguments(more ...string) []string {
+	ca := filepath.Join(w.dir, "legacy", legacycluster.ID)
+	return append([]string{
+		"run", legacycluster.ID, "--yes", "--ca-cert", filepath.Join(ca, install.FileCA), "--ca-key", filepath.Join(ca, install.FileCAKey),
+		"--decisions", filepath.Join(w.work, "decisions.yaml"), "--settle", "30s",
+	}, more...)
+}
+
+func (w *world) isAdopted(ctx context.Context) {
+	before := w.legacyPods(ctx)
+	code, out := w.tryMigrate(ctx, w.runArguments("-o", "json", "-o", "html="+filepath.Join(w.work, "run.html"))...)
+	require.Equal(w.t, cli.CodeOK, code, out)
+	w.tellRun(out)
+	w.areMachines(ctx)
+	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
+}
+
+// tellRun says what a run's report says.
+func (w *world) tellRun(out string) {
+	w.t.Helper()
+	var report history.RunReport
+	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
+	require.NotNil(w.t, report.Proof)
+	require.Equal(w.t, proof.Untouched, report.Proof.Outcome, out)
+	w.say("  measured: %s took %.1f s and %d writes", report.Direction, report.FinishedAt.Sub(report.StartedAt).Seconds(), report.Writes.Total)
+}
+
+// areMachines says that every node of the cluster belongs to a Machine.
+func (w *world) areMachines(ctx context.Context) {
+	w.t.Helper()
+	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-A")
+	require.NoError(w.t, err)
+	var nodes []string
+	for i := range machines {
+		name, _, err := unstructured.NestedString(machines[i].Object, "status", "nodeRef", "name")
+		require.NoError(w.t, err)
+		nodes = append(nodes, name)
+	}
+	var want []string
+	for _, u := range w.nodes(ctx) {
+		want = append(want, u.GetName())
+	}
+	require.ElementsMatch(w.t, want, nodes, "nodes of Machines")
+}
+
+// legacyPods are the machines' pods: who they are, what runs in them, and how often it was started.
+func (w *world) legacyPods(ctx context.Context) map[string][]string {
+	w.t.Helper()
+	pods, err := w.list(ctx, w.mc, "pods", "-n", legacycluster.ID)
+	require.NoError(w.t, err)
+	all := map[string][]string{}
+	for i := range pods {
+		facts := []string{string(pods[i].GetUID())}
+		statuses, _, err := unstructured.NestedSlice(pods[i].Object, "status", "containerStatuses")
+		require.NoError(w.t, err)
+		for _, s := range statuses {
+			if m, ok := s.(map[string]any); ok {
+				facts = append(facts, fmt.Sprint(m["name"], " ", m["containerID"], " ", m["restartCount"]))
+			}
+		}
+		all[pods[i].GetName()] = facts
+	}
+	return all
+}
+
+func (w *world) proofHolds(ctx context.Context) {
+	code, out := w.tryMigrate(ctx, "proof", legacycluster.ID, "-o", "text", "-o", "html="+filepath.Join(w.work, "proof.html"))
+	w.say("%s", out)
+	require.Equal(w.t, cli.CodeOK, code)
+}
+
+func (w *world) isGivenBack(ctx context.Context) {
+	before := w.legacyPods(ctx)
+	code, out := w.tryMigrate(ctx, "rollback", legacycluster.ID, "--yes", "-o", "json")
+	require.Equal(w.t, cli.CodeOK, code, out)
+	w.tellRun(out)
+	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
+	for _, kind := range []string{"clusters.cluster.x-k8s.io", "machines.cluster.x-k8s.io", "kvmmachines", "kvmclusters", "kubeadmcontrolplanes"} {
+		left, err := w.list(ctx, w.mc, kind, "-A")
+		require.NoError(w.t, err)
+		require.Empty(w.t, left, kind)
+	}
+}
+
+// operatorsAct has kvm-operator do what only it does: it makes a Service again that somebody has deleted, and its ReplicaSets own the pods.
+func (w *world) operatorsAct(ctx context.Context) {
+	old, err := w.get(ctx, legacycluster.ID, "services", "worker")
+	require.NoError(w.t, err)
+	require.NotNil(w.t, old)
+	w.must(ctx, w.kubectl, "-n", legacycluster.ID, "delete", "service", "worker")
+	w.eventually(ctx, short, "kvm-operator has made the Service worker again", func(ctx context.Context) error {
+		u, err := w.get(ctx, legacycluster.ID, "services", "worker")
+		if err != nil {
+			return err
+		}
+		if u == nil || u.GetUID() == old.GetUID() {
+			return errors.New("there is no new one")
+		}
+		return nil
+	})
+	pods, err := w.list(ctx, w.mc, "pods", "-n", legacycluster.ID)
+	require.NoError(w.t, err)
+	for i := range pods {
+		owner := metav1.GetControllerOf(&pods[i])
+		require.NotNil(w.t, owner, pods[i].GetName())
+		assert.Equal(w.t, "ReplicaSet", owner.Kind, pods[i].GetName())
+	}
+}
+
+// killedRunGoesOn kills a run in the middle of adopting, and runs it again.
+func (w *world) killedRunGoesOn(ctx context.Context) {
+	argv := w.inside(append([]string{w.migrate}, w.runArguments("-o", "json", "--lock-duration", "15s")...)...)
+	run := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the lab's own programs
+	said, err := run.StderrPipe()
+	require.NoError(w.t, err)
+	require.NoError(w.t, run.Start())
+	killed := false
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		w.say("  %s", lines.Text())
+		if !killed && strings.Contains(lines.Text(), "adopt/nodes") {
+			require.NoError(w.t, run.Process.Kill())
+			killed = true
+		}
+	}
+	require.Error(w.t, run.Wait())
+	require.True(w.t, killed, "the run never came to adopt/nodes")
+
+	code, out := w.tryMigrate(ctx, w.runArguments("-o", "json", "--lock-duration", "15s")...)
+	require.Equal(w.t, cli.CodeOK, code, out)
+	w.tellRun(out)
+	w.areMachines(ctx)
+}
+
+// restartIsNamed ends the worker's virtual machine. Its container starts again, and the proof says so.
+func (w *world) restartIsNamed(ctx context.Context) {
+	name := ""
+	for pod := range w.legacyPods(ctx) {
+		if strings.HasPrefix(pod, "worker-") {
+			name = pod
+		}
+	}
+	w.killVM(ctx, name)
+	w.eventually(ctx, short, "the proof names "+name, func(ctx context.Context) error {
+		code, out := w.tryMigrate(ctx, "proof", legacycluster.ID, "-o", "json")
+		var p struct {
+			Outcome proof.Outcome `json:"outcome"`
+		}
+		if err := json.Unmarshal([]byte(out), &p); err != nil {
+			return fmt.Errorf("exit code %d: %w", code, err)
+		}
+		if code != cli.CodeBlocked || p.Outcome != proof.Touched || !strings.Contains(out, name) {
+			return fmt.Errorf("exit code %d: %s", code, p.Outcome)
+		}
+		return nil
+	})
+}
