@@ -77,7 +77,7 @@ fuzz: ## fuzz every parser for FUZZTIME (30s each)
 	hack/fuzz.sh $(or $(FUZZTIME),30s)
 
 .PHONY: demo
-demo: lab ## start a management cluster, load a real legacy cluster, show inventory, check, snapshot and plan, clean up
+demo: lab ## look at a real legacy cluster with inventory, check, snapshot and plan; as root also adopt one of virtual machines
 	hack/demo.sh
 
 .PHONY: release-artifacts

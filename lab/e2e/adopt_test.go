@@ -28,18 +28,6 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
 )
 
-// adoption is what was agreed on before: the answers that the recorded cluster asks for, and the checks that a lab cannot pass.
-const adoption = `
-apiVersion: migration.giantswarm.io/v1alpha1
-kind: Decisions
-decisions:
-  spec.cluster.docker.daemon.cidr: {value: drop, reason: the new nodes have no Docker network, by: the lab}
-accept:
-  - {check: CHK-CP-001, reason: the lab's cluster has one master}
-  - {check: CHK-VM-007, reason: the worker's data stay on its host}
-  - {check: CHK-CAPI-003, reason: the lab runs Cluster API as processes}
-`
-
 // TestAdopt takes a running legacy cluster over, gives it back, and takes it over again with a run that is killed.
 func TestAdopt(t *testing.T) {
 	w := newWorld(t)
@@ -65,7 +53,6 @@ func (w *world) legacyBoots(ctx context.Context) {
 	raw, err := os.ReadFile(filepath.Join(w.dir, "legacy", legacycluster.ID, install.FileKubeconfig))
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
-	require.NoError(w.t, os.WriteFile(filepath.Join(w.work, "decisions.yaml"), []byte(adoption), 0o600))
 }
 
 // legacyManifest is what a customer runs: with a disruption budget, on a host volume, on every node, with a token and a Secret. The platform
@@ -244,7 +231,7 @@ func (w *world) runArguments(more ...string) []string {
 	ca := filepath.Join(w.dir, "legacy", legacycluster.ID)
 	return append([]string{
 		"run", legacycluster.ID, "--yes", "--ca-cert", filepath.Join(ca, install.FileCA), "--ca-key", filepath.Join(ca, install.FileCAKey),
-		"--decisions", filepath.Join(w.work, "decisions.yaml"), "--settle", "30s",
+		"--decisions", filepath.Join("..", "..", "hack", "demo", "machines.yaml"), "--settle", "30s",
 	}, more...)
 }
 

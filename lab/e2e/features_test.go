@@ -160,8 +160,24 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 		if err != nil {
 			return err
 		}
+		if err := set(u, patches, base+"."+part+".patches.directory"); err != nil {
+			return err
+		}
 	}
-	return nil
+	return patientKubelet(u, base)
+}
+
+// patches is where kubeadm finds them.
+const patches = "/etc/kubernetes/patches"
+
+// patientKubelet turns off what a kubelet looks at every ten seconds: with thresholds, it asks the runtime about every container to know
+// whether something has to be evicted. A threshold of 0% is none.
+func patientKubelet(u *unstructured.Unstructured, base string) error {
+	return add(u, base+".files", map[string]any{
+		"path": patches + "/kubeletconfiguration1+merge.json", "permissions": "0644",
+		"content": `{"localStorageCapacityIsolation":false,"evictionHard":{"memory.available":"0%","nodefs.available":"0%","nodefs.inodesFree":"0%",` +
+			`"imagefs.available":"0%","imagefs.inodesFree":"0%"}}`,
+	})
 }
 
 // patientProbes keeps the kubelet from restarting a control plane that is only slow: every restart makes it slower. kubeadm's readiness
@@ -176,14 +192,9 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 			probes += `,"readinessProbe":{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
 		}
 		files = append(files, map[string]any{
-			"path": "/etc/kubernetes/patches/" + component + "1+strategic.json", "permissions": "0644",
+			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
 			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
 		})
-	}
-	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
-		if err := set(kcp, "/etc/kubernetes/patches", "spec.kubeadmConfigSpec."+part+".patches.directory"); err != nil {
-			return err
-		}
 	}
 	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
 }

@@ -62,8 +62,9 @@ type Options struct {
 	EncryptionKey string
 	// Reserved resources of the node.
 	Reserved Reserved
-	// Patient gives probes of pods the time they need on a machine without hardware virtualisation, where everything takes twenty times
-	// as long: otherwise kubelets end containers before they are up. Nothing else is stretched.
+	// Patient gives probes of pods and leader elections the time they need on a machine without hardware virtualisation, where everything
+	// takes twenty times as long: otherwise kubelets end containers before they are up, and controllers end themselves when they cannot
+	// renew a lease in time. Nothing else is stretched.
 	Patient bool
 }
 
@@ -220,8 +221,8 @@ func (o Options) changeFile(f map[string]any, rename *strings.Replacer) error {
 			after = bytes.Replace(after, []byte("featureGates:\n"), []byte("featureGates:\n  ExecProbeTimeout: false\n"), 1)
 		}
 	}
-	if o.Patient && (strings.HasPrefix(path, "/etc/kubernetes/manifests/") || strings.HasPrefix(path, "/srv/")) {
-		after = patient(after)
+	if o.Patient {
+		after = patientFile(path, after)
 	}
 	if bytes.Equal(before, after) {
 		return nil
@@ -238,6 +239,7 @@ func (o Options) changeFile(f map[string]any, rename *strings.Replacer) error {
 
 var (
 	probeTime     = regexp.MustCompile(`(?m)^( *)(initialDelaySeconds|periodSeconds|timeoutSeconds): (\d+) *$`)
+	liveness      = regexp.MustCompile(`(?m)^( *)livenessProbe:$`)
 	encryptionKey = regexp.MustCompile(`(?m)^(\s*secret:\s*)\S+$`)
 	apiServer     = regexp.MustCompile(`(?m)^\s*server:\s*https://api\.([^\s/:]+)\s*$`)
 )
@@ -266,6 +268,31 @@ func (r Reserved) apply(template []byte) []byte {
 		}
 	}
 	return []byte(strings.Join(lines, "\n"))
+}
+
+// Leader elections of a patient control plane, as flags and in the scheduler's configuration.
+const (
+	leaderFlags = "    - --leader-elect-lease-duration=180s\n    - --leader-elect-renew-deadline=150s\n    - --leader-elect-retry-period=20s\n"
+	leaderYAML  = "leaderElection:\n  leaseDuration: 180s\n  renewDeadline: 150s\n  retryPeriod: 20s\n"
+)
+
+// patientFile stretches what a file says about time.
+func patientFile(path string, content []byte) []byte {
+	switch {
+	case path == "/etc/kubernetes/config/scheduler.yaml":
+		return append(bytes.TrimRight(content, "\n"), "\n"+leaderYAML...)
+	case strings.HasPrefix(path, "/etc/kubernetes/manifests/"):
+		// The controller manager's probe asks the scheduler's port: with the default of three failures, a scheduler that starts takes it along.
+		content = liveness.ReplaceAll(patient(content), []byte("$0\n$1  failureThreshold: 30"))
+		if strings.HasSuffix(path, "/k8s-controller-manager.yaml") {
+			content = bytes.Replace(content, []byte("    - --profiling=false\n"), []byte("    - --profiling=false\n"+leaderFlags), 1)
+		}
+		return content
+	case strings.HasPrefix(path, "/srv/"):
+		return patient(content)
+	default:
+		return content
+	}
 }
 
 // patient stretches the probes in a manifest: all of them have the fields in lines of their own.

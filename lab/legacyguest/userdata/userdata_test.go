@@ -108,7 +108,11 @@ func TestPatienceStretchesProbes(t *testing.T) {
 		assert.Contains(t, string(after["/etc/kubernetes/config/kubelet.yaml.tmpl"]), "featureGates:\n  ExecProbeTimeout: false\n  TTLAfterFinished: true\n")
 		if strings.HasPrefix(name, "master-") {
 			server := string(after["/etc/kubernetes/manifests/k8s-api-server.yaml"])
-			assert.Contains(t, server, "    livenessProbe:\n      tcpSocket:\n        port: 443\n      initialDelaySeconds: 300\n      timeoutSeconds: 60\n")
+			assert.Contains(t, server, "    livenessProbe:\n      failureThreshold: 30\n      tcpSocket:\n        port: 443\n      initialDelaySeconds: 300\n      timeoutSeconds: 60\n")
+			controllers := string(after["/etc/kubernetes/manifests/k8s-controller-manager.yaml"])
+			assert.Contains(t, controllers, "    - --profiling=false\n    - --leader-elect-lease-duration=180s\n")
+			assert.Equal(t, 1, strings.Count(controllers, "failureThreshold: 30\n"))
+			assert.Contains(t, string(after["/etc/kubernetes/config/scheduler.yaml"]), "scheduler.yaml\nleaderElection:\n  leaseDuration: 180s\n")
 			assert.Contains(t, string(after["/srv/kube-proxy-ds.yaml"]), "            initialDelaySeconds: 200\n            periodSeconds: 30\n")
 		}
 	}
