@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
 type bundleOptions struct {
@@ -105,6 +107,13 @@ func (s *session) bundleFiles(ctx context.Context, o bundleOptions, id string) (
 		}
 		for _, name := range slices.Sorted(maps.Keys(kept.Data)) {
 			files = append(files, bundleFile{name, []byte(kept.Data[name])})
+		}
+		for _, name := range slices.Sorted(maps.Keys(kept.BinaryData)) {
+			text, err := proof.Unpack(kept.BinaryData[name])
+			if err != nil {
+				return nil, fmt.Errorf("reading ConfigMap %s/%s: %s: %w", kept.Namespace, kept.Name, name, err)
+			}
+			files = append(files, bundleFile{strings.TrimSuffix(name, ".gz"), text})
 		}
 	}
 	p, err := s.open(ctx, o.source, true)

@@ -3,7 +3,6 @@ package migrate
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -50,8 +49,8 @@ const (
 	stepEvidence = "fence/evidence"
 
 	recordKey  = "record.json.gz"
-	beforeKey  = "before.json"
-	afterKey   = "after.json"
+	beforeKey  = "before.json.gz"
+	afterKey   = "after.json.gz"
 	recordType = "migration.giantswarm.io/record"
 )
 
@@ -142,19 +141,20 @@ func (w *Work) look(ctx context.Context) (*proof.Evidence, error) {
 }
 
 func (w *Work) keepEvidence(ctx context.Context, key string, seen *proof.Evidence) error {
-	text, err := json.Marshal(seen)
+	packed, err := seen.Pack()
 	if err != nil {
-		return fmt.Errorf("writing the evidence: %w", err)
+		return err
 	}
+	data := map[string]any{key: base64.StdEncoding.EncodeToString(packed)}
 	o := w.own("ConfigMap", EvidenceSuffix)
 	err = w.Adopter.Management.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
 	switch {
 	case err == nil:
-		return w.Adopter.Management.Writer.Merge(ctx, kube.TargetOf(o), map[string]any{"data": map[string]any{key: string(text)}})
+		return w.Adopter.Management.Writer.Merge(ctx, kube.TargetOf(o), map[string]any{"binaryData": data})
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading ConfigMap %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
-	o.Object["data"] = map[string]any{key: string(text)}
+	o.Object["binaryData"] = data
 	_, err = w.Adopter.Management.Writer.Create(ctx, o)
 	return err
 }
@@ -166,10 +166,14 @@ func LoadEvidence(ctx context.Context, reader client.Reader, namespace, id strin
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
-	case err != nil || kept.Data[beforeKey] == "":
+	case err != nil || len(kept.BinaryData[beforeKey]) == 0:
 		return nil, nil //nolint:nilnil,nilerr // no evidence is an ordinary answer
 	}
-	return proof.ReadEvidence([]byte(kept.Data[beforeKey]))
+	text, err := proof.Unpack(kept.BinaryData[beforeKey])
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
+	}
+	return proof.ReadEvidence(text)
 }
 
 // undisturbed refuses to begin when the pods are not the ones that were planned with.

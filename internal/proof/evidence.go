@@ -2,6 +2,7 @@ package proof
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -142,4 +143,33 @@ func ReadEvidence(data []byte) (*Evidence, error) {
 			e.APIVersion, e.Kind, migrationv1alpha1.APIVersion, migrationv1alpha1.KindEvidence)
 	}
 	return e, nil
+}
+
+// maxEvidence bounds what unpacking writes into memory: several thousand nodes.
+const maxEvidence = 64 << 20
+
+// Pack makes the evidence small enough for an object of the API server, which takes a MiB: as JSON, that is the evidence of two hundred nodes.
+func (e *Evidence) Pack() ([]byte, error) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if err := errors.Join(json.NewEncoder(w).Encode(e), w.Close()); err != nil {
+		return nil, fmt.Errorf("packing evidence: %w", err)
+	}
+	return packed.Bytes(), nil
+}
+
+// Unpack undoes Pack, without reading the document.
+func Unpack(packed []byte) ([]byte, error) {
+	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("unpacking evidence: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(unzipped, maxEvidence+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("unpacking evidence: %w", err)
+	case len(text) > maxEvidence:
+		return nil, fmt.Errorf("unpacking evidence: it is larger than %d MiB", maxEvidence>>20)
+	}
+	return text, nil
 }
