@@ -590,11 +590,15 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 		leaves = append(leaves, subnet, t.config("spec.cluster.calico.cidr"))
 	}
 	t.file(c, fileProxy, "0644", string(content.Content), t.from("kube-proxy", append(leaves, conntrack)...))
-	worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig)
-	if worker == nil {
+	if worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig); worker != nil {
+		t.file(c, fileProxyKubeconfig, "0644", worker.text(), t.from("kube-proxy", worker))
+	} else if master := t.nodeSetting(node, "file:"+fileProxyKubeconfig); master != nil {
+		// A cluster that was scaled to no workers has no boot data of one. The two files differ in the certificate they name.
+		text := strings.ReplaceAll(master.text(), "/etc/kubernetes/ssl/apiserver-", "/etc/kubernetes/ssl/worker-")
+		t.file(c, fileProxyKubeconfig, "0644", text, t.from("kube-proxy", t.get(sourceSecret+"/worker", "data.crt")))
+	} else {
 		return
 	}
-	t.file(c, fileProxyKubeconfig, "0644", worker.text(), t.from("kube-proxy", worker))
 	for _, part := range []string{"ca", "crt", "key"} {
 		path := "/etc/kubernetes/ssl/worker-" + part + ".pem"
 		source := t.get(sourceSecret+"/worker", "data."+part)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -472,5 +473,25 @@ func BenchmarkTranslate(b *testing.B) {
 				translator.Translate(cluster, Options{})
 			}
 		})
+	}
+}
+
+// TestAClusterWithoutWorkersLosesNoKey is a cluster that was scaled down to its master. Its kube-proxy goes on using the workers' identity.
+func TestAClusterWithoutWorkersLosesNoKey(t *testing.T) {
+	t.Parallel()
+	cluster := load(t, "al9qy")
+	cluster.Nodes = slices.DeleteFunc(cluster.Nodes, func(n legacy.Node) bool { return n.Role == legacy.Worker })
+	result := New().Translate(cluster, Options{CAKey: []byte("KEY")})
+	for _, f := range result.Findings {
+		assert.NotContains(t, f.Message, "no object holds it", "%s %s", f.ID, f.Path)
+	}
+	for _, o := range result.Objects {
+		if o.GetKind() == "KubeadmControlPlane" {
+			list, _, err := unstructured.NestedSlice(o.Object, "spec", "kubeadmConfigSpec", "files")
+			require.NoError(t, err)
+			files := fmt.Sprint(list...)
+			assert.Contains(t, files, "client-certificate: /etc/kubernetes/ssl/worker-crt.pem")
+			assert.Contains(t, files, "path:/etc/kubernetes/ssl/worker-key.pem")
+		}
 	}
 }
