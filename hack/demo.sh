@@ -52,7 +52,7 @@ adopt() {
 	bin/lab down --dir "$work/lab"
 	bin/lab setup
 	bin/lab image build legacy
-	bin/lab up --dir "$work/lab" --hosts 2 --provider
+	bin/lab up --dir "$work/lab" --hosts 4 --provider
 	bin/lab legacy up --dir "$work/lab" --faster 10
 	unset KUBECONFIG
 

@@ -53,11 +53,13 @@ certificates and small machines, and starts stand-ins for the platform's
 operators as Deployments in namespace giantswarm. These create the pods whose
 containers are the virtual machines.
 
-The lab needs a host per machine. Beside the lab's state, legacy/al9qy/ receives
+The lab needs a host per machine: the first takes the master, the next ones the
+workers. More hosts are for the machines that a migration makes, in turn for a
+control plane and for a worker. Beside the lab's state, legacy/al9qy/ receives
 ca/ca.crt and ca/ca.key, which in reality only a Vault has, and kubeconfig, which
 works in the lab's network.`,
 		Example: `  lab image build legacy
-  lab up --hosts 2 --provider
+  lab up --hosts 4 --provider
   lab legacy up
   lab exec -- kubectl --kubeconfig "$(lab legacy status -o kubeconfig)" get nodes`,
 		Args: usageArgs(cobra.NoArgs),
@@ -117,7 +119,7 @@ func (e *env) legacyUp(cmd *cobra.Command, f *legacyFlags) error {
 	}
 	o.Faster = f.faster
 	o.Cluster, err = cluster.New(cluster.Options{
-		Testdata: filepath.Join(up.source, "testdata"), Workers: f.workers, WorkerHosts: install.WorkerHosts(o.Hosts), Now: e.clock.Now(),
+		Testdata: filepath.Join(up.source, "testdata"), Workers: f.workers, WorkerHosts: install.WorkerHosts(o.Hosts, f.workers), Now: e.clock.Now(),
 	})
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ import (
 func TestAdopt(t *testing.T) {
 	w := newWorld(t)
 	w.walk(t.Context(), t, []step{
-		{"a lab with two hosts starts", func(ctx context.Context) { w.startLab(ctx, "--provider") }},
+		{"a lab with room for two more machines starts", func(ctx context.Context) { w.startLab(ctx, 4, "--provider") }},
 		{"a legacy cluster boots", w.legacyBoots},
 		{"its workloads run", w.legacyWorkloadsRun},
 		{"it is adopted while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "adopt", w.isAdopted) }},

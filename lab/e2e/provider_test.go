@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,21 +59,21 @@ func TestProvider(t *testing.T) {
 	w.walk(ctx, t, steps)
 }
 
-func (w *world) labStarts(ctx context.Context) { w.startLab(ctx, "--parts", "controllers") }
+func (w *world) labStarts(ctx context.Context) { w.startLab(ctx, 2, "--parts", "controllers") }
 
-// startLab starts a lab with two hosts and keeps its kubeconfig.
-func (w *world) startLab(ctx context.Context, more ...string) {
-	w.must(ctx, append([]string{w.lab, "up", "--dir", w.dir, "--hosts", "2"}, more...)...)
+// startLab starts a lab with hosts and keeps its kubeconfig.
+func (w *world) startLab(ctx context.Context, hosts int, more ...string) {
+	w.must(ctx, append([]string{w.lab, "up", "--dir", w.dir, "--hosts", strconv.Itoa(hosts)}, more...)...)
 	kubeconfig := strings.TrimSpace(w.must(ctx, w.lab, "kubeconfig", "--dir", w.dir))
 	raw, err := os.ReadFile(kubeconfig)
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(w.kubeconfig(), raw, 0o600))
-	w.eventually(ctx, short, "two hosts are ready", func(ctx context.Context) error {
+	w.eventually(ctx, short, "the hosts are ready", func(ctx context.Context) error {
 		nodes, err := w.list(ctx, w.mc, "nodes")
 		if err != nil {
 			return err
 		}
-		return needNodes(nodes, 2)
+		return needNodes(nodes, hosts)
 	})
 }
 

@@ -78,6 +78,8 @@ type Cluster struct {
 	Objects []*unstructured.Unstructured
 	// HostVolumes are the volumes of the first worker, and their directories on the hosts of workers.
 	HostVolumes map[string]string
+	// WorkerHosts are those of the options.
+	WorkerHosts []string
 	// Installation is what the operator has to be configured with.
 	Installation desired.Installation
 
@@ -92,7 +94,7 @@ func New(opts Options) (*Cluster, error) {
 		return nil, fmt.Errorf("making a legacy cluster with %d workers: the recording has %d", opts.Workers, MaxWorkers)
 	}
 	opts = opts.withDefaults()
-	c := &Cluster{opts: opts, CA: opts.CA, secret: map[string]*corev1.Secret{}, HostVolumes: map[string]string{}}
+	c := &Cluster{opts: opts, CA: opts.CA, secret: map[string]*corev1.Secret{}, HostVolumes: map[string]string{}, WorkerHosts: opts.WorkerHosts}
 	c.Installation = desired.DefaultInstallation()
 	c.Installation.DNSServers, c.Installation.NTPServers = opts.DNS, opts.NTP
 	if c.CA == nil {

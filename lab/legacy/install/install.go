@@ -103,12 +103,12 @@ func newClient(config *rest.Config) (client.Client, error) {
 	return c, nil
 }
 
-// labelHosts makes the first host one for masters and the others ones for workers.
+// labelHosts says which hosts take masters and which take workers.
 func (o *Options) labelHosts(ctx context.Context, c client.Client) error {
 	for i := 1; i <= o.Hosts; i++ {
-		role := desired.Worker
-		if i == 1 {
-			role = desired.Master
+		role := desired.Master
+		if slices.Contains(o.Cluster.WorkerHosts, mc.HostName(i)) {
+			role = desired.Worker
 		}
 		n := &corev1.Node{}
 		n.Name = mc.HostName(i)
@@ -333,24 +333,27 @@ func (o *Options) removeHostVolumes(ctx context.Context, c client.Client) ([]str
 			return nil, fmt.Errorf("deleting %s: %w", v.Name, err)
 		}
 		for host := 2; host <= o.Hosts; host++ {
-			dirs = append(dirs, o.fileOn(host, v.Spec.Local.Path))
+			dirs = append(dirs, o.fileOn(mc.HostName(host), v.Spec.Local.Path))
 		}
 	}
 	return dirs, nil
 }
 
 // hostFile is where a file of the first host is.
-func (o *Options) hostFile(path string) string { return o.fileOn(1, path) }
+func (o *Options) hostFile(path string) string { return o.fileOn(mc.HostName(1), path) }
 
-func (o *Options) fileOn(host int, path string) string {
-	return filepath.Join(o.LabDir, "hosts", mc.HostName(host), "hostfs", path)
+func (o *Options) fileOn(host, path string) string {
+	return filepath.Join(o.LabDir, "hosts", host, "hostfs", path)
 }
 
-// WorkerHosts are the hosts that labelHosts gives to workers.
-func WorkerHosts(hosts int) []string {
+// WorkerHosts are the hosts for workers: those after the first, as many as there are workers, and every second one of the rest. A migration
+// needs room for a new control plane and for a new worker beside the running machines.
+func WorkerHosts(hosts, workers int) []string {
 	var names []string
 	for i := 2; i <= hosts; i++ {
-		names = append(names, mc.HostName(i))
+		if spare := i - workers - 1; spare <= 0 || spare%2 == 0 {
+			names = append(names, mc.HostName(i))
+		}
 	}
 	return names
 }
@@ -358,9 +361,9 @@ func WorkerHosts(hosts int) []string {
 // hostVolumes are the directories of the workers' host volumes on this machine.
 func (o *Options) hostVolumes() []string {
 	var all []string
-	for i := 2; i <= o.Hosts; i++ {
+	for _, host := range o.Cluster.WorkerHosts {
 		for _, path := range o.Cluster.HostVolumes {
-			all = append(all, o.fileOn(i, path))
+			all = append(all, o.fileOn(host, path))
 		}
 	}
 	return all

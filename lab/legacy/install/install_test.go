@@ -163,7 +163,7 @@ func TestMachinesOfALegacyClusterRunOnTheirHosts(t *testing.T) {
 	require.NoError(t, err)
 	small := cluster.Size{CPUs: 1, Memory: "256M", DiskGB: 1}
 	c, err := cluster.New(cluster.Options{
-		Testdata: filepath.Join("..", "..", "..", "testdata"), Workers: 1, WorkerHosts: install.WorkerHosts(2), Master: small,
+		Testdata: filepath.Join("..", "..", "..", "testdata"), Workers: 1, WorkerHosts: install.WorkerHosts(2, 1), Master: small,
 		Worker: small, Now: time.Now(),
 	})
 	require.NoError(t, err)
@@ -276,4 +276,11 @@ func waitLog(t *testing.T, m install.Machine, text string) {
 		}
 		assert.True(ct, found, "%s: no %q", m.Pod, text)
 	}, soon, often)
+}
+
+func TestSpareHostsAreForBothRoles(t *testing.T) {
+	assert.Equal(t, []string{"host-2"}, install.WorkerHosts(2, 1))
+	assert.Equal(t, []string{"host-2"}, install.WorkerHosts(3, 1), "the third has room for a control plane")
+	assert.Equal(t, []string{"host-2", "host-4"}, install.WorkerHosts(4, 1))
+	assert.Empty(t, install.WorkerHosts(1, 0))
 }
