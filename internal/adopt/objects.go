@@ -7,15 +7,18 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
@@ -257,7 +260,7 @@ func (a *Adopter) AwaitPaused(ctx context.Context, paused bool, kinds ...string)
 	}
 	for _, kind := range kinds {
 		names := a.namesOf(kind)
-		scope := kube.Scope{GroupVersionKind: a.gvkOf(kind), Namespace: a.Result.Namespace}
+		scope := kube.Scope{GroupVersionKind: gvkOf(kind), Namespace: a.Result.Namespace}
 		err := a.await(ctx, a.Management, scope, func(objects map[string]*unstructured.Unstructured) string {
 			for _, name := range names {
 				o := objects[name]
@@ -386,9 +389,8 @@ func (a *Adopter) AwaitLinked(ctx context.Context) error {
 // RemoveObjects deletes what the migration made in the target namespace, the last made first. Everything is paused, and the finalizers are
 // taken off by hand: what they stand for (draining, deleting Nodes, stopping VMs) is exactly what must not happen.
 func (a *Adopter) RemoveObjects(ctx context.Context) error {
-	kinds := []string{"MachineDeployment", "MachineSet", "Machine", "KVMMachine", "Cluster", "KVMCluster", "KubeadmConfigTemplate", "KVMMachineTemplate", "Secret"}
-	for _, kind := range kinds {
-		found, err := list(ctx, a.Management.Client, a.gvkOf(kind), a.Result.Namespace)
+	for _, kind := range made() {
+		found, err := list(ctx, a.Management.Client, kind, a.Result.Namespace)
 		if err != nil {
 			return err
 		}
@@ -437,12 +439,24 @@ func (a *Adopter) remove(ctx context.Context, o *unstructured.Unstructured) erro
 	return client.IgnoreNotFound(err)
 }
 
-// gvkOf is the kind that the translation uses for a kind's name.
-func (a *Adopter) gvkOf(kind string) schema.GroupVersionKind {
-	for _, o := range a.Result.Objects {
-		if o.GetKind() == kind {
-			return o.GroupVersionKind()
-		}
+// made are the kinds of which a migration makes objects, in the order in which they are removed. A translation need not have all of them:
+// that of a cluster without workers has no MachineDeployment, and its Cluster API controllers none either.
+func made() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{
+		clusterv1.GroupVersion.WithKind("MachineDeployment"),
+		clusterv1.GroupVersion.WithKind("MachineSet"),
+		machineKind(),
+		infrav1.GroupVersion().WithKind("KVMMachine"),
+		clusterv1.GroupVersion.WithKind("Cluster"),
+		infrav1.GroupVersion().WithKind("KVMCluster"),
+		bootstrapv1.GroupVersion.WithKind("KubeadmConfigTemplate"),
+		infrav1.GroupVersion().WithKind("KVMMachineTemplate"),
+		corev1.SchemeGroupVersion.WithKind("Secret"),
 	}
-	return clusterv1.GroupVersion.WithKind(kind)
+}
+
+// gvkOf is one of them by its name.
+func gvkOf(kind string) schema.GroupVersionKind {
+	all := made()
+	return all[slices.IndexFunc(all, func(k schema.GroupVersionKind) bool { return k.Kind == kind })]
 }

@@ -23,7 +23,10 @@ import (
 )
 
 const (
-	defaultTimeout = 15 * time.Second
+	defaultTimeout = 30 * time.Second
+	// kubeletAttempts is how often a kubelet is asked. The way to it, through the API server, is the longest of all, and one answer that came
+	// too late on a busy master left the proof of a whole run incomplete.
+	kubeletAttempts = 3
 	// maxAtOnce bounds the questions under way: every kubelet is asked through the one API server of a cluster with one master.
 	maxAtOnce = 8
 
@@ -64,7 +67,7 @@ type Options struct {
 	// Tool is the program's version, for the document.
 	Tool  string
 	Clock clock.PassiveClock
-	// Timeout limits one question; zero means 15 seconds.
+	// Timeout limits one question; zero means 30 seconds.
 	Timeout time.Duration
 }
 
@@ -234,11 +237,16 @@ func (c *collector) kubeletStart(ctx context.Context, node string) Item[time.Tim
 	if c.WorkloadGet == nil {
 		return unread[time.Time]("kubelets cannot be asked over this connection")
 	}
-	var metrics []byte
-	err := c.within(ctx, func(ctx context.Context) (err error) {
-		metrics, err = c.WorkloadGet(ctx, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/metrics")
-		return err
-	})
+	var (
+		metrics []byte
+		err     error
+	)
+	for attempt := 0; attempt < kubeletAttempts && ctx.Err() == nil && (attempt == 0 || err != nil); attempt++ {
+		err = c.within(ctx, func(ctx context.Context) (err error) {
+			metrics, err = c.WorkloadGet(ctx, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/metrics")
+			return err
+		})
+	}
 	if err != nil {
 		return unread[time.Time]("asking the kubelet through the API server: %v", err)
 	}

@@ -307,3 +307,22 @@ func TestKubeletsAreAskedTogetherButNotAllAtOnce(t *testing.T) {
 		assert.NotNil(t, n.KubeletStart.Value, n.Name)
 	}
 }
+
+func TestAKubeletThatAnswersTooLateOnceIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	server := apiServer(t, nil, []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}})
+	for failures, known := range map[int]bool{0: true, 2: true, 3: false} {
+		asked := 0
+		get := func(context.Context, string) ([]byte, error) {
+			if asked++; asked <= failures {
+				return nil, context.DeadlineExceeded
+			}
+			return []byte(metrics), nil
+		}
+		e, err := proof.Collect(t.Context(), proof.Sources{Management: server.Reader, Workload: server.Reader, WorkloadGet: get},
+			proof.Options{Cluster: "al9qy", Clock: clocktesting.NewFakePassiveClock(firstLook())})
+		require.NoError(t, err)
+		assert.Equal(t, known, e.Nodes.Items[0].KubeletStart.Value != nil, "%d failures", failures)
+		assert.Equal(t, min(failures+1, 3), asked, "%d failures", failures)
+	}
+}

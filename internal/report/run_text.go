@@ -42,7 +42,7 @@ func textRun(w io.Writer, doc *history.RunReport, o Options) error {
 	if len(doc.Accepted) > 0 {
 		p.labelled("Accepted", plain, plural(len(doc.Accepted), "waiver"))
 		for _, a := range doc.Accepted {
-			p.textAfter("  "+pad(a.ID, labelWidth-2), plain, quiet, strings.TrimPrefix(acceptedText(a, o), "accepted: "))
+			p.textAfter("  "+pad(a.ID, acceptedWidth), plain, quiet, strings.TrimPrefix(acceptedText(a, o), "accepted: "))
 		}
 	}
 	p.labelled("Result", outcome.Tone, p.symbol(outcome)+" "+joinNonEmpty(": ", outcome.Word, runMessage(doc)))

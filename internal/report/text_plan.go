@@ -19,6 +19,8 @@ const (
 	shortSteps   = 6  // steps shown per phase
 	shortItems   = 5  // items shown per check
 	labelWidth   = 13 // "Translation" and its gap
+	// acceptedWidth is that of the longest id of a check, "CHK-WRITE-001", and a gap.
+	acceptedWidth = 15
 )
 
 func widePlan(w io.Writer, doc *plan.Plan, o Options) error {
