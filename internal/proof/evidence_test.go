@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/utils/ptr"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
@@ -37,7 +36,7 @@ func TestEvidenceOfFiveHundredNodesFitsTwiceIntoAnObject(t *testing.T) {
 		}
 		e.VMs.Items = append(e.VMs.Items, vm)
 		e.Nodes.Items = append(e.Nodes.Items, proof.Node{
-			Name: vm.Pod, UID: id(16), BootID: proof.Item[string]{Value: ptr.To(id(16))}, KubeletStart: proof.Item[time.Time]{Value: &at},
+			Name: vm.Pod, UID: id(16), BootID: proof.Item[string]{Value: new(id(16))}, KubeletStart: proof.Item[time.Time]{Value: &at},
 			Labels: map[string]string{"role": "worker", "kubernetes.io/hostname": vm.Pod, "ip": fmt.Sprintf("172.23.%d.%d", i/64, i%64*4+2)},
 		})
 	}
