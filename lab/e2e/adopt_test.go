@@ -219,7 +219,7 @@ func (w *world) whileAsked(ctx context.Context, name string, do func(context.Con
 	w.t.Helper()
 	file := filepath.Join(w.work, name+".answers.json")
 	argv := w.inside(w.fortio, "load", "-qps", "20", "-c", "10", "-keepalive=false", "-t", "0", "-timeout", "30s", "-json", file, "http://"+w.workerAddress(ctx)+":30080/")
-	asker := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the lab's own programs
+	asker := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer
 	asker.Stdout, asker.Stderr = &said, &said
 	require.NoError(w.t, asker.Start())
@@ -264,7 +264,7 @@ func (w *world) workerAddress(ctx context.Context) string {
 func (w *world) tryMigrate(ctx context.Context, args ...string) (cli.Code, string) {
 	w.t.Helper()
 	argv := w.inside(append([]string{w.migrate}, args...)...)
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the lab's own programs
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, w.told
 	err := cmd.Run()
@@ -388,7 +388,7 @@ func (w *world) operatorsAct(ctx context.Context) {
 // killedRunGoesOn kills a run in the middle of adopting, and runs it again.
 func (w *world) killedRunGoesOn(ctx context.Context) {
 	argv := w.inside(append([]string{w.migrate}, w.runArguments("-o", "json", "--lock-duration", "15s")...)...)
-	run := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the lab's own programs
+	run := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	said, err := run.StderrPipe()
 	require.NoError(w.t, err)
 	require.NoError(w.t, run.Start())

@@ -360,7 +360,7 @@ func WorkerHosts(hosts, workers int) []string {
 
 // hostVolumes are the directories of the workers' host volumes on this machine.
 func (o *Options) hostVolumes() []string {
-	var all []string
+	all := make([]string, 0, len(o.Cluster.WorkerHosts)*len(o.Cluster.HostVolumes))
 	for _, host := range o.Cluster.WorkerHosts {
 		for _, path := range o.Cluster.HostVolumes {
 			all = append(all, o.fileOn(host, path))
