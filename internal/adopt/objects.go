@@ -440,7 +440,7 @@ func (a *Adopter) remove(ctx context.Context, o *unstructured.Unstructured) erro
 }
 
 // made are the kinds of which a migration makes objects, in the order in which they are removed. A translation need not have all of them:
-// that of a cluster without workers has no MachineDeployment, and its Cluster API controllers none either.
+// that of a cluster without workers has no MachineDeployment, and Cluster API then makes no MachineSet.
 func made() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		clusterv1.GroupVersion.WithKind("MachineDeployment"),

@@ -1,11 +1,8 @@
 package adopt
 
 import (
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pack"
 )
 
 // recordVersion is the version of the record's layout.
@@ -110,27 +108,22 @@ func withoutManagedFields(raw map[string]any) map[string]any {
 
 // Encode packs the record.
 func (r *Record) Encode() ([]byte, error) {
-	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
-	if err := json.NewEncoder(w).Encode(r); err != nil {
-		return nil, fmt.Errorf("packing the record of cluster %s: %w", r.Cluster, err)
+	packed, err := pack.JSON(r)
+	if err != nil {
+		return nil, fmt.Errorf("the record of cluster %s: %w", r.Cluster, err)
 	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("packing the record of cluster %s: %w", r.Cluster, err)
-	}
-	return packed.Bytes(), nil
+	return packed, nil
 }
 
 // DecodeRecord unpacks what Encode made, and refuses the record of another cluster or a later layout.
 func DecodeRecord(packed []byte, cluster string) (*Record, error) {
 	wrong := func(err error) error { return fmt.Errorf("reading the record of cluster %s: %w", cluster, err) }
-	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
+	text, err := pack.Open(packed, maxRecord)
 	if err != nil {
 		return nil, wrong(err)
 	}
-	limited := &io.LimitedReader{R: unzipped, N: maxRecord}
 	r := &Record{}
-	if err := json.NewDecoder(limited).Decode(r); err != nil {
+	if err := json.Unmarshal(text, r); err != nil {
 		return nil, wrong(err)
 	}
 	switch {

@@ -250,7 +250,7 @@ func (c *collector) kubeletStart(ctx context.Context, node string) Item[time.Tim
 	if err != nil {
 		return unread[time.Time]("asking the kubelet through the API server: %v", err)
 	}
-	started, err := processStart(metrics)
+	started, err := ProcessStart(metrics)
 	if err != nil {
 		return unread[time.Time]("reading the kubelet's metrics: %v", err)
 	}
@@ -322,7 +322,7 @@ func (c *collector) ask(ctx context.Context, endpoint string) answer {
 		a.started = unread[time.Time]("%v", err)
 		return a
 	}
-	started, err := processStart(metrics)
+	started, err := ProcessStart(metrics)
 	if err == nil {
 		a.by, err = serverID(metrics)
 	}

@@ -2,7 +2,6 @@ package proof
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pack"
 )
 
 // Item is one value that was looked at, or the reason why it could not be read. Exactly one of the two is set.
@@ -148,28 +148,20 @@ func ReadEvidence(data []byte) (*Evidence, error) {
 // maxEvidence bounds what unpacking writes into memory: several thousand nodes.
 const maxEvidence = 64 << 20
 
-// Pack makes the evidence small enough for an object of the API server, which takes a MiB: as JSON, that is the evidence of two hundred nodes.
+// Pack makes the evidence small enough for an object of the API server: as JSON, a MiB is the evidence of two hundred nodes.
 func (e *Evidence) Pack() ([]byte, error) {
-	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
-	if err := errors.Join(json.NewEncoder(w).Encode(e), w.Close()); err != nil {
-		return nil, fmt.Errorf("packing evidence: %w", err)
+	packed, err := pack.JSON(e)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: %w", err)
 	}
-	return packed.Bytes(), nil
+	return packed, nil
 }
 
 // Unpack undoes Pack, without reading the document.
 func Unpack(packed []byte) ([]byte, error) {
-	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
+	text, err := pack.Open(packed, maxEvidence)
 	if err != nil {
-		return nil, fmt.Errorf("unpacking evidence: %w", err)
-	}
-	text, err := io.ReadAll(io.LimitReader(unzipped, maxEvidence+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("unpacking evidence: %w", err)
-	case len(text) > maxEvidence:
-		return nil, fmt.Errorf("unpacking evidence: it is larger than %d MiB", maxEvidence>>20)
+		return nil, fmt.Errorf("evidence: %w", err)
 	}
 	return text, nil
 }

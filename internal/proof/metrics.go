@@ -20,8 +20,8 @@ const (
 	maxLine = 1 << 20
 )
 
-// processStart reads when the process started that wrote the metrics.
-func processStart(metrics []byte) (time.Time, error) {
+// ProcessStart reads when the process started that wrote the metrics, in the text format of Prometheus.
+func ProcessStart(metrics []byte) (time.Time, error) {
 	var started time.Time
 	err := eachSample(metrics, func(name, _, value string) error {
 		if name != metricProcessStart {
