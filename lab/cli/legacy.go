@@ -33,7 +33,7 @@ func newLegacy(e *env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newLegacyUp(e), newLegacyStatus(e), newLegacyDown(e), newLegacyRoutes())
+	cmd.AddCommand(newLegacyUp(e), newLegacyStatus(e), newLegacyDown(e), newLegacyRoutes(), newLegacyAddons(e))
 	return cmd
 }
 
@@ -57,7 +57,10 @@ The lab needs a host per machine: the first takes the master, the next ones the
 workers. More hosts are for the machines that a migration makes, in turn for a
 control plane and for a worker. Beside the lab's state, legacy/al9qy/ receives
 ca/ca.crt and ca/ca.key, which in reality only a Vault has, and kubeconfig, which
-works in the lab's network.`,
+works in the lab's network.
+
+The master boots first, alone, until its add-ons are made; then the workers.
+With --wait 0 all machines boot at once.`,
 		Example: `  lab image build legacy
   lab up --hosts 4 --provider
   lab legacy up
@@ -124,21 +127,35 @@ func (e *env) legacyUp(cmd *cobra.Command, f *legacyFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := e.routes(cmd, o.Hosts); err != nil {
-		return err
+	if err := e.insideNetwork(ctx, "legacy", "routes", "--hosts", strconv.Itoa(o.Hosts)); err != nil {
+		return fmt.Errorf("adding routes to the machines: %w", err)
 	}
+	o.WorkersLater = f.wait > 0
 	if err := install.Install(ctx, *o); err != nil {
 		return err
 	}
 	if f.wait > 0 {
 		ctx, cancel := context.WithTimeout(ctx, f.wait)
 		defer cancel()
-		if err := o.WaitCreated(ctx); err != nil {
+		if err := e.waitForMachines(ctx, o); err != nil {
 			return err
 		}
 	}
 	return e.printf("\nauthority:  %s and %s\nkubeconfig: %s (in the lab's network)\n",
 		filepath.Join(o.Dir, install.FileCA), filepath.Join(o.Dir, install.FileCAKey), filepath.Join(o.Dir, install.FileKubeconfig))
+}
+
+// waitForMachines has the master boot alone, and then the workers: side by side, emulated machines take each other's time until nothing
+// is in time any more.
+func (e *env) waitForMachines(ctx context.Context, o *install.Options) error {
+	o.Say("the master boots alone, until its add-ons are made")
+	if err := e.insideNetwork(ctx, "legacy", "addons", "--kubeconfig", filepath.Join(o.Dir, install.FileKubeconfig)); err != nil {
+		return fmt.Errorf("waiting for the master's add-ons: %w", err)
+	}
+	if err := o.AdmitWorkers(ctx); err != nil {
+		return err
+	}
+	return o.WaitCreated(ctx)
 }
 
 func requireLegacyImage() error {
@@ -182,8 +199,8 @@ func (e *env) legacyProgram(cmd *cobra.Command, source, dir string) (string, err
 	return own, nil
 }
 
-// routes runs this program once more, in the lab's network.
-func (e *env) routes(cmd *cobra.Command, hosts int) error {
+// insideNetwork runs this program once more, in the lab's network.
+func (e *env) insideNetwork(ctx context.Context, args ...string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program's own path: %w", err)
@@ -192,12 +209,11 @@ func (e *env) routes(cmd *cobra.Command, hosts int) error {
 	if err != nil {
 		return err
 	}
-	inside := exec.CommandContext(cmd.Context(), self, "exec", "--dir", dir, "--", self, "legacy", "routes", "--hosts", strconv.Itoa(hosts))
-	inside.Stdout, inside.Stderr = e.Err, e.Err
-	if err := inside.Run(); err != nil {
-		return fmt.Errorf("adding routes to the machines: %w", err)
-	}
-	return nil
+	inside := exec.CommandContext(ctx, self, append([]string{"exec", "--dir", dir, "--", self}, args...)...)
+	inside.Stdout, inside.Stderr = e.Out, e.Err
+	// It ends by itself when it is asked to, and takes what it started along.
+	inside.Cancel = func() error { return inside.Process.Signal(os.Interrupt) }
+	return inside.Run() //nolint:wrapcheck // Callers know what it was for.
 }
 
 func newLegacyRoutes() *cobra.Command {
@@ -210,6 +226,27 @@ func newLegacyRoutes() *cobra.Command {
 		RunE:   func(*cobra.Command, []string) error { return network.EnsureRoutes(hosts) },
 	}
 	cmd.Flags().IntVar(&hosts, "hosts", 0, "number of hosts")
+	return cmd
+}
+
+func newLegacyAddons(e *env) *cobra.Command {
+	var kubeconfig string
+	cmd := &cobra.Command{
+		Use:    "addons",
+		Short:  "Wait in the lab's network until the master has made its add-ons",
+		Hidden: true,
+		Args:   usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+			if err != nil {
+				return fmt.Errorf("reading the workload cluster's kubeconfig: %w", err)
+			}
+			return install.WaitAddons(cmd.Context(), config, e.clock, func(format string, args ...any) {
+				_, _ = fmt.Fprintf(e.Out, format+"\n", args...) // Progress only.
+			})
+		},
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "of the workload cluster")
 	return cmd
 }
 

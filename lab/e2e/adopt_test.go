@@ -12,11 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -37,7 +35,6 @@ func TestAdopt(t *testing.T) {
 		{"a lab with room for two more machines starts", func(ctx context.Context) { w.startLab(ctx, 4, "--provider") }},
 		{"a legacy cluster boots", w.legacyBoots},
 		{"its workloads run", w.legacyWorkloadsRun},
-		{"its add-ons are made", w.addonsAreMade},
 		{"it is adopted while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "adopt", w.isAdopted) }},
 		{"the proof holds", w.proofHolds},
 		{"it is given back while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "rollback", w.isGivenBack) }},
@@ -160,52 +157,6 @@ func (w *world) legacyWorkloadsRun(ctx context.Context) {
 	})
 }
 
-// addonsAreMade waits for the end of the script that makes the add-ons. It ends with a restart of the master's kubelet, which a proof that
-// began before would find.
-func (w *world) addonsAreMade(ctx context.Context) {
-	w.eventually(ctx, long, "the add-on script has ended", func(ctx context.Context) error {
-		policies, err := w.list(ctx, w.wc, "networkpolicies", "-n", "giantswarm", "--field-selector", "metadata.name=default-deny-all")
-		if err != nil {
-			return err
-		}
-		if len(policies) == 0 {
-			return errors.New("its network policies are not there")
-		}
-		nodes, err := w.list(ctx, w.wc, "nodes", "-l", "role=master")
-		if err != nil {
-			return err
-		}
-		for i := range nodes {
-			metrics, err := w.wc(ctx, "get", "--raw", "/api/v1/nodes/"+nodes[i].GetName()+"/proxy/metrics")
-			if err != nil {
-				return err
-			}
-			started, err := processStart(metrics)
-			if err != nil {
-				return err
-			}
-			if made := policies[0].GetCreationTimestamp(); started.Before(made.Time) {
-				return fmt.Errorf("the kubelet of %s runs since %s, before the last add-on of %s", nodes[i].GetName(), started, made)
-			}
-			if err := needCondition(&nodes[i], "Ready"); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// processStart reads when a process began from its metrics.
-func processStart(metrics string) (time.Time, error) {
-	for line := range strings.Lines(metrics) {
-		if value, ok := strings.CutPrefix(line, "process_start_time_seconds "); ok {
-			seconds, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			return time.UnixMilli(int64(seconds * 1000)), err
-		}
-	}
-	return time.Time{}, errors.New("the metrics do not say when the process began")
-}
-
 // answers are what somebody who asked a workload again and again got.
 type answers struct {
 	RetCodes          map[string]int64
@@ -226,9 +177,12 @@ func (w *world) whileAsked(ctx context.Context, name string, do func(context.Con
 	ended := make(chan error, 1)
 	go func() { ended <- asker.Wait() }()
 	defer func() {
-		if asker.ProcessState == nil {
-			require.NoError(w.t, asker.Process.Signal(syscall.SIGINT))
+		select {
+		case err := <-ended:
+			require.Fail(w.t, "it ended by itself", "%v: %s", err, said.String())
+		default:
 		}
+		require.NoError(w.t, asker.Process.Signal(syscall.SIGINT))
 		require.NoError(w.t, <-ended, said.String())
 		var got answers
 		raw, err := os.ReadFile(file)

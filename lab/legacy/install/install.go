@@ -42,6 +42,8 @@ type Options struct {
 	Dir string
 	// Faster divides the operators' documented delays.
 	Faster int
+	// WorkersLater keeps workers off their hosts until AdmitWorkers: an emulated master that boots beside them may need an hour.
+	WorkersLater bool
 	// Say reports progress.
 	Say   func(format string, args ...any)
 	Clock clock.WithTicker
@@ -67,8 +69,13 @@ func Install(ctx context.Context, o Options) error {
 		}
 		return err
 	}
-	if err := o.labelHosts(ctx, c); err != nil {
+	if err := o.labelHosts(ctx, c, desired.Master); err != nil {
 		return err
+	}
+	if !o.WorkersLater {
+		if err := o.labelHosts(ctx, c, desired.Worker); err != nil {
+			return err
+		}
 	}
 	if err := addImages(filepath.Join(o.LabDir, "images.json"), Images(o.Program)); err != nil {
 		return err
@@ -103,12 +110,20 @@ func newClient(config *rest.Config) (client.Client, error) {
 	return c, nil
 }
 
-// labelHosts says which hosts take masters and which take workers.
-func (o *Options) labelHosts(ctx context.Context, c client.Client) error {
+// AdmitWorkers lets workers onto their hosts.
+func (o *Options) AdmitWorkers(ctx context.Context) error {
+	c, err := newClient(o.Config)
+	if err != nil {
+		return err
+	}
+	return o.labelHosts(ctx, c, desired.Worker)
+}
+
+// labelHosts says which hosts take the machines of a role.
+func (o *Options) labelHosts(ctx context.Context, c client.Client, role string) error {
 	for i := 1; i <= o.Hosts; i++ {
-		role := desired.Master
-		if slices.Contains(o.Cluster.WorkerHosts, mc.HostName(i)) {
-			role = desired.Worker
+		if slices.Contains(o.Cluster.WorkerHosts, mc.HostName(i)) != (role == desired.Worker) {
+			continue
 		}
 		n := &corev1.Node{}
 		n.Name = mc.HostName(i)
@@ -238,7 +253,12 @@ func (s *Status) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// WaitCreated waits until the operator says that the cluster is created, and reports what changes meanwhile.
+// reachable is about all machines: the operator calls a cluster created without waiting for workers that came later.
+func (s *Status) reachable() bool {
+	return !slices.ContainsFunc(s.Machines, func(m Machine) bool { return !m.Ready })
+}
+
+// WaitCreated waits until the operator says that the cluster is created and all machines answer, and reports what changes meanwhile.
 func (o *Options) WaitCreated(ctx context.Context) error {
 	tick := o.Clock.NewTicker(poll)
 	defer tick.Stop()
@@ -256,7 +276,7 @@ func (o *Options) WaitCreated(ctx context.Context) error {
 			last = line
 			o.Say("%6s  %s", o.Clock.Since(start).Round(time.Second), line)
 		}
-		if s.Created {
+		if s.Created && s.reachable() {
 			return nil
 		}
 		select {
