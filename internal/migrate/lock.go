@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
@@ -33,8 +35,10 @@ func (e *HeldError) Error() string {
 
 // Lock is the run lock of one cluster, a Lease. The number of its transitions is the fencing token: it grows with every new holder.
 //
-// How long the holder may write is measured on the process's own monotonic clock from before the last renewal, and is shorter than what
-// others wait, so a clock that jumps cannot make two holders.
+// Nobody's clock is trusted alone, or one that is wrong would make two holders. How long the holder may write is measured from before the
+// last renewal, by its monotonic clock and by the clock on its wall: the first one stands still while a laptop sleeps, the second one
+// jumps. It is shorter than what others wait. A lock that has ended by the clock of somebody else's machine is looked at for as long
+// as it lasts, and taken if it was not renewed meanwhile.
 type Lock struct {
 	// Client writes the Lease; the lock is its own gate.
 	Client client.Client
@@ -55,9 +59,9 @@ type Lock struct {
 
 // Acquire takes the lock, or says who has it. The second to ask is refused at once.
 func (l *Lock) Acquire(ctx context.Context) error {
-	asked := l.Clock.Now()
 	lease := &coordinationv1.Lease{}
 	err := l.Client.Get(ctx, l.Key, lease)
+	asked, before := l.Clock.Now(), holderOf(lease)
 	switch {
 	case apierrors.IsNotFound(err):
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Key.Namespace, Name: l.Key.Name}}
@@ -66,15 +70,15 @@ func (l *Lock) Acquire(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("reading Lease %s: %w", l.Key, err)
 	default:
-		holder, ends := l.held(lease)
-		if holder != "" && holder != l.Holder && asked.Before(ends) && (l.Gone == nil || !l.Gone(holder)) {
-			return &HeldError{Holder: holder, Until: ends}
+		if err := l.ended(ctx, lease); err != nil {
+			return err
 		}
+		asked = l.Clock.Now()
 		l.fill(lease, transitions(lease)+1)
 		err = l.Client.Update(ctx, lease, client.FieldOwner(kube.FieldOwner))
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return &HeldError{Holder: "somebody who was faster", Until: asked.Add(l.Duration)}
+		return &HeldError{Holder: cmp.Or(before, "somebody who was faster"), Until: asked.Add(l.Duration)}
 	}
 	if err != nil {
 		return fmt.Errorf("taking Lease %s: %w", l.Key, err)
@@ -85,13 +89,35 @@ func (l *Lock) Acquire(ctx context.Context) error {
 	return nil
 }
 
+// ended waits until it is certain that nobody holds the lock, or says who does. Only the holder changes a Lease that is held: the update that
+// follows fails if it did while this waited.
+func (l *Lock) ended(ctx context.Context, lease *coordinationv1.Lease) error {
+	holder, ends := l.held(lease)
+	if holder == "" || holder == l.Holder || l.Gone != nil && l.Gone(holder) {
+		return nil
+	}
+	lasts := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+	if left := ends.Sub(l.Clock.Now()); left > 0 && left <= lasts {
+		return &HeldError{Holder: holder, Until: ends}
+	}
+	// It has ended, unless this clock is ahead of the holder's, or it was renewed in what is the future here.
+	timer := l.Clock.NewTimer(lasts)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("watching the lock of %s: %w", holder, ctx.Err())
+	}
+}
+
 // usable is how long after a renewal the holder writes: what is left is for requests on their way.
 func (l *Lock) usable() time.Duration { return l.Duration * 2 / 3 }
 
+func holderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
+
 func (l *Lock) held(lease *coordinationv1.Lease) (holder string, ends time.Time) {
-	if lease.Spec.HolderIdentity != nil {
-		holder = *lease.Spec.HolderIdentity
-	}
+	holder = holderOf(lease)
 	if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
 		ends = lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
 	}
@@ -99,10 +125,7 @@ func (l *Lock) held(lease *coordinationv1.Lease) (holder string, ends time.Time)
 }
 
 func transitions(lease *coordinationv1.Lease) int64 {
-	if lease.Spec.LeaseTransitions == nil {
-		return 0
-	}
-	return int64(*lease.Spec.LeaseTransitions)
+	return int64(ptr.Deref(lease.Spec.LeaseTransitions, 0))
 }
 
 func (l *Lock) fill(lease *coordinationv1.Lease, token int64) {
@@ -169,7 +192,7 @@ func (l *Lock) Token() int64 {
 // as long as nobody else took it, nothing is lost.
 func (l *Lock) Gate(ctx context.Context) error {
 	l.mu.Lock()
-	late := l.failure == nil && !l.Clock.Now().Before(l.valid)
+	late := l.failure == nil && l.late()
 	l.mu.Unlock()
 	if late {
 		l.renew(ctx)
@@ -179,10 +202,16 @@ func (l *Lock) Gate(ctx context.Context) error {
 	switch {
 	case l.failure != nil:
 		return l.failure
-	case !l.Clock.Now().Before(l.valid):
+	case l.late():
 		return fmt.Errorf("%w: it could not be renewed in time: %w", ErrLockLost, errNotRenewed)
 	}
 	return nil
+}
+
+// late tells that one of the two clocks says that the time to write is over.
+func (l *Lock) late() bool {
+	now := l.Clock.Now()
+	return !now.Before(l.valid) || !now.Round(0).Before(l.valid.Round(0)) // Round takes the monotonic reading off.
 }
 
 // errNotRenewed passes by itself when the API server answers again.

@@ -1,13 +1,15 @@
 package migrate
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -15,7 +17,7 @@ import (
 
 func locks(t *testing.T) (api client.Client, clk *testclock.FakeClock, lock func(holder string) *Lock) {
 	t.Helper()
-	scheme := runtime.NewScheme()
+	scheme := apiruntime.NewScheme()
 	require.NoError(t, coordinationv1.AddToScheme(scheme))
 	api = fake.NewClientBuilder().WithScheme(scheme).Build()
 	clk = testclock.NewFakeClock(time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC))
@@ -47,6 +49,25 @@ func TestALockThatIsGivenBackIsFree(t *testing.T) {
 	require.NoError(t, second.Gate(t.Context()))
 }
 
+// acquire asks for a lock, and lets the clock go on whenever somebody waits for it.
+func acquire(t *testing.T, clk *testclock.FakeClock, l *Lock, meanwhile func()) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- l.Acquire(t.Context()) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		default:
+			if clk.HasWaiters() {
+				meanwhile()
+				clk.Step(l.Duration)
+			}
+			runtime.Gosched()
+		}
+	}
+}
+
 func TestAKilledHoldersLockEnds(t *testing.T) {
 	_, clk, lock := locks(t)
 	killed := lock("ada")
@@ -54,9 +75,54 @@ func TestAKilledHoldersLockEnds(t *testing.T) {
 	clk.Step(29 * time.Second)
 	require.Error(t, lock("grace").Acquire(t.Context()))
 	clk.Step(2 * time.Second)
-	require.NoError(t, lock("grace").Acquire(t.Context()))
+	waited := 0
+	require.NoError(t, acquire(t, clk, lock("grace"), func() { waited++ }))
+	assert.Equal(t, 1, waited, "the lock is looked at for as long as it lasts")
 	require.ErrorIs(t, killed.Gate(t.Context()), ErrLockLost, "the earlier holder may not write any more")
 	require.ErrorIs(t, killed.Gate(t.Context()), ErrLockLost, "and that stays so")
+}
+
+// TestAClockThatIsWrongMakesNoSecondHolder has somebody ask whose clock is ahead of the holder's by an hour, or behind it.
+func TestAClockThatIsWrongMakesNoSecondHolder(t *testing.T) {
+	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		_, clk, lock := locks(t)
+		first, second := lock("ada"), lock("grace")
+		require.NoError(t, first.Acquire(t.Context()))
+		wrong := testclock.NewFakeClock(clk.Now().Add(off))
+		second.Clock = wrong
+		err := acquire(t, wrong, second, func() { first.renew(t.Context()) })
+		var held *HeldError
+		require.ErrorAs(t, err, &held, name)
+		assert.Equal(t, "ada", held.Holder)
+		require.NoError(t, first.Gate(t.Context()), name)
+		require.NoError(t, acquire(t, wrong, second, func() {}), "%s: nobody renews it any more", name)
+		require.ErrorIs(t, expired(t, clk, first), ErrLockLost, name)
+	}
+}
+
+// expired is what the gate says to a holder after its time.
+func expired(t *testing.T, clk *testclock.FakeClock, l *Lock) error {
+	t.Helper()
+	clk.Step(l.Duration)
+	return l.Gate(t.Context())
+}
+
+// TestAHolderThatSleptAsksAgain is a laptop that was closed: its monotonic clock stood still, and somebody else took the lock.
+func TestAHolderThatSleptAsksAgain(t *testing.T) {
+	_, clk, lock := locks(t)
+	slept := lock("ada")
+	slept.Clock = clock.RealClock{}
+	require.NoError(t, slept.Acquire(t.Context()))
+	require.NoError(t, slept.Gate(t.Context()))
+	// Monotonically it is still valid, by the clock on the wall it is not.
+	slept.mu.Lock()
+	slept.valid = slept.valid.Round(0).Add(-time.Minute)
+	slept.mu.Unlock()
+	thief := lock("grace")
+	thief.Gone = func(string) bool { return true }
+	clk.SetTime(time.Now())
+	require.NoError(t, thief.Acquire(t.Context()))
+	require.ErrorIs(t, slept.Gate(t.Context()), ErrLockLost)
 }
 
 func TestTheLockOfAnEndedProcessNeedNotBeWaitedFor(t *testing.T) {
