@@ -133,7 +133,7 @@ func (s *session) layers(cmd *cobra.Command) error {
 }
 
 func (s *session) setClock() error {
-	s.now = s.app.Now()
+	s.now = s.app.Clock.Now()
 	if text := s.env[clockVariable]; text != "" {
 		at, err := time.Parse(time.RFC3339, text)
 		if err != nil {

@@ -77,7 +77,7 @@ func (s *session) inventory(ctx context.Context, o inventoryOptions, clusters []
 			return withHint(fmt.Errorf("choosing clusters of %s: none has the labels %s", p.Describe(), o.selector), "migrate inventory without --selector lists all")
 		}
 	}
-	counter := newProgress(s.app.Err, "clusters looked at", len(ids), s.watched(), s.global.quiet, s.app.Now)
+	counter := newProgress(s.app.Err, "clusters looked at", len(ids), s.watched(), s.global.quiet, s.app.Clock.Now)
 	options := check.InventoryOptions{
 		Now: s.now, Tool: s.app.Version.Version, Clusters: ids,
 		// Called once for each cluster when everything about it is known; no migration has begun that could be reported here.

@@ -163,7 +163,7 @@ type planned struct {
 
 // planAll makes plans side by side and shows them in order. One that fails does not stop the others.
 func (s *session) planAll(ctx context.Context, o planOptions, e *examiner, outs []output, ids []string) error {
-	counter := newProgress(s.app.Err, "plans made", len(ids), s.watched(), s.global.quiet, s.app.Now)
+	counter := newProgress(s.app.Err, "plans made", len(ids), s.watched(), s.global.quiet, s.app.Clock.Now)
 	defer counter.stop()
 	var failures []error
 	code, shown := CodeOK, 0

@@ -6,7 +6,6 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	"k8s.io/utils/clock"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -67,7 +66,7 @@ func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	if before == nil {
 		return withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", id), "migrate run %s", id)
 	}
-	after, err := proof.Collect(ctx, s.sources(u), proof.Options{Cluster: id, Tool: s.app.Version.Version, Clock: clock.RealClock{}})
+	after, err := proof.Collect(ctx, s.sources(u), proof.Options{Cluster: id, Tool: s.app.Version.Version, Clock: s.app.Clock})
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/utils/clock"
 )
 
 // App is everything the program gets from outside. A test makes its own; the zero value has no input, no output and no environment.
@@ -22,8 +23,8 @@ type App struct {
 	Out, Err io.Writer
 	// Environ are the variables, NAME=value.
 	Environ []string
-	// Now is the clock; nil means the system's. The variable MIGRATE_CLOCK stops it.
-	Now func() time.Time
+	// Clock is the clock; nil means the system's. The variable MIGRATE_CLOCK stops it for documents.
+	Clock clock.WithTicker
 	// Terminal returns the columns of a terminal; nil asks the operating system.
 	Terminal func(w io.Writer) (columns int, ok bool)
 	Version  Version
@@ -96,8 +97,8 @@ func Run(ctx context.Context, app App, args []string) Code {
 }
 
 func newSession(app App) (*session, *cobra.Command) {
-	if app.Now == nil {
-		app.Now = time.Now //nolint:forbidigo // the one place where the system's clock comes in.
+	if app.Clock == nil {
+		app.Clock = clock.RealClock{}
 	}
 	if app.CompletionBudget == 0 {
 		app.CompletionBudget = completionBudget

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -339,7 +338,7 @@ func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error
 
 // engine puts together what runs the steps.
 func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view *runView) (*migrate.Engine, error) {
-	clk := clock.RealClock{}
+	clk := s.app.Clock
 	change, err := s.changing()
 	if err != nil {
 		return nil, err

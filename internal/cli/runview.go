@@ -20,7 +20,7 @@ type runView struct {
 }
 
 func (s *session) newRunView() *runView {
-	return &runView{w: s.app.Err, rewrite: s.watched(), quiet: s.global.quiet, clock: s.app.Now}
+	return &runView{w: s.app.Err, rewrite: s.watched(), quiet: s.global.quiet, clock: s.app.Clock.Now}
 }
 
 // event shows one event.

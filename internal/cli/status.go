@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -80,7 +79,7 @@ func (s *session) status(ctx context.Context, o migrationOptions, args []string)
 	}
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	seen := versions(found)
-	err = kube.Await(ctx, live.Reader, clock.RealClock{}, scope, func(map[types.UID]*unstructured.Unstructured) string {
+	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, func(map[types.UID]*unstructured.Unstructured) string {
 		now, readErr := s.migrations(ctx, live.Reader, args)
 		if readErr == nil && versions(now) != seen {
 			seen = versions(now)
@@ -150,7 +149,7 @@ func (s *session) showStatus(found []migrationv1alpha1.ClusterMigration, o migra
 			}
 		}
 	case one:
-		err = writeOneStatus(s.out, &found[0], s.app.Now())
+		err = writeOneStatus(s.out, &found[0], s.app.Clock.Now())
 	default:
 		err = writeStatusTable(s.out, found)
 	}
@@ -270,7 +269,7 @@ migrate resume ends the pause.`,
 			if err != nil {
 				return err
 			}
-			pause := &migrationv1alpha1.Pause{By: s.who(), Reason: reason, Since: metav1.NewTime(s.app.Now())}
+			pause := &migrationv1alpha1.Pause{By: s.who(), Reason: reason, Since: metav1.NewTime(s.app.Clock.Now())}
 			if err := migrate.SetPause(cmd.Context(), change.Client, &found[0], pause); err != nil {
 				return err
 			}
@@ -320,7 +319,7 @@ func (s *session) eventsCommand() *cobra.Command {
 
 func (s *session) writeEvents(events []history.Event, format string, since time.Duration) error {
 	for _, e := range events {
-		if since > 0 && e.TS.Before(s.app.Now().Add(-since)) {
+		if since > 0 && e.TS.Before(s.app.Clock.Now().Add(-since)) {
 			continue
 		}
 		line := fmt.Sprintf("%s  %-12s  %-26s %s", e.TS.UTC().Format(time.RFC3339), e.Type, first(e.Step, e.Phase), oneLine(strings.TrimSpace(e.Took+" "+e.Message)))

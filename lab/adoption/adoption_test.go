@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -35,6 +36,8 @@ type operator struct {
 	name string
 	// wrap sees every request.
 	wrap func(http.RoundTripper) http.RoundTripper
+	// clock is the machine's; nil is a right one.
+	clock clock.WithTicker
 	// hard ends the work at once; nil never.
 	hard context.Context //nolint:containedctx // it stands for a second Ctrl-C
 	dir  string
@@ -61,7 +64,8 @@ func newOperator(tb testing.TB, c *migrationtest.Cluster, name string) *operator
 func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = cli.Run(ctx, cli.App{
-		Out: &out, Err: &errs, Environ: []string{"USER=" + o.name, "CI=true"}, Wrap: o.wrap, Hard: o.hard, Version: cli.Version{Version: "v0.0.0-test"},
+		Out: &out, Err: &errs, Environ: []string{"USER=" + o.name, "CI=true"}, Wrap: o.wrap, Hard: o.hard, Clock: o.clock,
+		Version: cli.Version{Version: "v0.0.0-test"},
 	}, append(args, "--kubeconfig", filepath.Join(o.dir, "kubeconfig")))
 	return code, out.String(), errs.String()
 }
