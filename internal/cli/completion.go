@@ -168,12 +168,7 @@ func polishCompletion(root *cobra.Command) {
 			cmd.Short = "Suggestions for bash, zsh, fish and PowerShell"
 			cmd.Long = "Prints a script for a shell. It suggests commands, flags, formats, checks, contexts, and the ids of clusters."
 			cmd.Example = "  source <(migrate completion bash)\n  migrate completion zsh >\"${fpath[1]}/_migrate\"\n  migrate completion fish >~/.config/fish/completions/migrate.fish"
-			cmd.Args = func(cmd *cobra.Command, args []string) error {
-				if len(args) == 0 {
-					return nil
-				}
-				return usage("migrate completion bash", "there is no shell %q%s", args[0], didYouMean(args[0], []string{"bash", "zsh", "fish", "powershell"}))
-			}
+			cmd.Args = onlyBelow("shell")
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 			for _, shell := range cmd.Commands() {
 				shell.Args = noArguments
@@ -183,6 +178,20 @@ func polishCompletion(root *cobra.Command) {
 			cmd.Short = "Help for a command"
 			cmd.Example = "  migrate help plan"
 		}
+	}
+}
+
+// onlyBelow are the arguments of a command that is a heading: what stands there is none of the words below it.
+func onlyBelow(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		var known []string
+		for _, below := range cmd.Commands() {
+			known = append(known, below.Name())
+		}
+		return usage(cmd.CommandPath()+" --help", "there is no %s %q%s", what, args[0], didYouMean(args[0], known))
 	}
 }
 

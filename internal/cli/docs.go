@@ -26,7 +26,13 @@ This page is made from `+"`internal/cli`"+`; a test compares it. Exit codes are 
 		write("| [`migrate %s`](#migrate-%s) | %s |\n", cmd.Name(), cmd.Name(), cmd.Short)
 	}
 	for _, cmd := range root.Commands() {
-		writeCommand(out, cmd)
+		writeCommand(out, "##", cmd)
+		if cmd.Name() == "completion" {
+			continue // Its subcommands are shells.
+		}
+		for _, below := range cmd.Commands() {
+			writeCommand(out, "###", below)
+		}
 	}
 	out.WriteString(`
 ## Flags of every command
@@ -83,7 +89,7 @@ accept:
 	return nil
 }
 
-func writeCommand(out *strings.Builder, cmd *cobra.Command) {
+func writeCommand(out *strings.Builder, heading string, cmd *cobra.Command) {
 	use := cmd.UseLine()
 	if cmd.HasAvailableSubCommands() {
 		names := make([]string, 0, len(cmd.Commands()))
@@ -92,7 +98,7 @@ func writeCommand(out *strings.Builder, cmd *cobra.Command) {
 		}
 		use = cmd.CommandPath() + " " + strings.Join(names, "|")
 	}
-	fmt.Fprintf(out, "\n## %s\n\n%s.\n\n```\n%s\n```\n\n", cmd.CommandPath(), cmd.Short, use)
+	fmt.Fprintf(out, "\n%s %s\n\n%s.\n\n```\n%s\n```\n\n", heading, cmd.CommandPath(), cmd.Short, use)
 	if cmd.Long != "" && cmd.Name() != "help" {
 		fmt.Fprintf(out, "%s\n\n", cmd.Long)
 	}

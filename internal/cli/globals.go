@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"slices"
 	"time"
@@ -228,12 +229,23 @@ func flagNames(cmd *cobra.Command) []string {
 
 // allFlagNames lists the flags of all commands.
 func allFlagNames(root *cobra.Command) []string {
-	names := flagNames(root)
-	for _, cmd := range root.Commands() {
-		names = append(names, flagNames(cmd)...)
+	all := map[string]bool{}
+	for _, cmd := range family(root) {
+		for _, name := range flagNames(cmd) {
+			all[name] = true
+		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Sorted(maps.Keys(all))
+}
+
+// family is a command with all below it.
+func family(cmd *cobra.Command) []*cobra.Command {
+	below := cmd.Commands()
+	all := append(make([]*cobra.Command, 0, len(below)+1), cmd)
+	for _, c := range below {
+		all = append(all, family(c)...)
+	}
+	return all
 }
 
 // adviceFor knows what to do about errors that come from below.

@@ -76,7 +76,7 @@ func (s *session) version(cmd *cobra.Command, outs outputs, formats []string) er
 // settings lists the flags of all commands as they would be in force now. Those of the running command have been layered already.
 func settings(running *cobra.Command, env map[string]string, config map[string][]string) []Setting {
 	seen := map[string]Setting{}
-	commands := append([]*cobra.Command{running}, running.Root().Commands()...)
+	commands := append([]*cobra.Command{running}, family(running.Root())...)
 	for _, cmd := range commands {
 		collect := func(flag *pflag.Flag) {
 			if _, known := seen[flag.Name]; known || flag.Hidden || flag.Name == "help" {

@@ -40,12 +40,12 @@ func (i *ID) UnmarshalText(text []byte) error {
 
 // Member is one row of the member table.
 type Member struct {
-	ID ID
+	ID ID `json:"id"`
 	// Name is empty until the member has started for the first time.
-	Name       string
-	PeerURLs   []string
-	ClientURLs []string
-	Learner    bool
+	Name       string   `json:"name"`
+	PeerURLs   []string `json:"peerURLs"`
+	ClientURLs []string `json:"clientURLs"`
+	Learner    bool     `json:"learner"`
 }
 
 // Members is the member table, sorted by id.
@@ -56,22 +56,23 @@ type Members struct {
 
 // Status is what one server says about itself.
 type Status struct {
-	Cluster ID
+	Cluster ID `json:"cluster"`
 	// Member is the one that answered.
-	Member  ID
-	Learner bool
+	Member  ID   `json:"member"`
+	Learner bool `json:"learner"`
 	// Leader is 0 when the member knows none.
-	Leader    ID
-	RaftTerm  uint64
-	RaftIndex uint64
+	Leader    ID     `json:"leader"`
+	RaftTerm  uint64 `json:"raftTerm"`
+	RaftIndex uint64 `json:"raftIndex"`
 	// Applied is how far of RaftIndex the member has got.
-	Applied uint64
-	Version string
+	Applied uint64 `json:"applied"`
+	Version string `json:"version"`
 	// Size is the database on disk, InUse the part of it that holds something, both in bytes.
-	Size, InUse int64
+	Size  int64 `json:"size"`
+	InUse int64 `json:"inUse"`
 	// Errors are alarms and other complaints, in the member's words. The list of alarms itself is not asked for: that question
 	// goes through the log of all members like a write.
-	Errors []string
+	Errors []string `json:"errors,omitempty"`
 }
 
 // Members asks for the member table. It is the table a majority agrees on, from the first endpoint that can say.

@@ -1,8 +1,6 @@
 package etcdtest_test
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"testing"
 	"time"
 
@@ -10,33 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/etcdtest"
 )
-
-// writer is a client that may change the servers.
-func writer(t *testing.T, servers *etcdtest.Cluster) *clientv3.Client {
-	t.Helper()
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(servers.TLS().CA))
-	pair, err := tls.X509KeyPair(servers.TLS().Cert, servers.TLS().Key)
-	require.NoError(t, err)
-	endpoints := make([]string, 0, len(servers.Members))
-	for _, m := range servers.Members {
-		endpoints = append(endpoints, m.URL)
-	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, Logger: zap.NewNop(),
-		TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	return client
-}
 
 // outcomes asks etcd and runs its checks for a cluster with one master.
 func outcomes(t *testing.T, client *etcd.Client) map[string]check.Result {
@@ -72,7 +49,7 @@ func TestChecksSeeWhatIsWrongWithARealEtcd(t *testing.T) {
 	assert.Equal(t, "1 member, leader etcd", sound["CHK-ETCD-001"].Detail)
 	assert.Equal(t, check.Block, sound["CHK-ETCD-005"].Outcome)
 
-	change := writer(t, servers)
+	change := servers.Library(t)
 	status, err := client.Status(t.Context(), servers.Members[0].URL)
 	require.NoError(t, err)
 	_, err = etcdserverpb.NewMaintenanceClient(change.ActiveConnection()).Alarm(t.Context(), &etcdserverpb.AlarmRequest{

@@ -226,7 +226,7 @@ func replace(t *testing.T, servers *etcdtest.Cluster, old *etcdtest.Member, e *p
 	t.Helper()
 	old.Stop()
 	servers.Forget(old)
-	change := writer(t, servers)
+	change := servers.Library(t)
 	var id etcd.ID
 	for _, m := range e.Etcd.Members {
 		if m.Name == old.Name {

@@ -2,6 +2,8 @@ package etcdtest
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
@@ -33,6 +37,13 @@ type Options struct {
 	Names []string
 	// Domain is a further name in the servers' certificate.
 	Domain string
+	// Legacy runs the version that legacy masters have, 3.5.
+	Legacy bool
+	// Address has the servers listen where a master's does, at ports 2379 and 2380 of an address, and call themselves by the Domain as it
+	// does. Empty is any free port of the loopback.
+	Address string
+	// Authority signs everything; a new one when nil.
+	Authority *pki.Authority
 }
 
 // Cluster is an etcd cluster that lives as long as its test.
@@ -45,6 +56,7 @@ type Cluster struct {
 	client    pki.Pair
 	program   string
 	dir       string
+	opts      Options
 }
 
 // Member is one server.
@@ -52,6 +64,9 @@ type Member struct {
 	Name string
 	// URL is where clients reach it, Peer where other members do; Address is URL without its scheme.
 	URL, Peer, Address string
+
+	// listenPeer is where it listens for other members.
+	listenPeer string
 
 	cluster *Cluster
 	dir     string
@@ -65,14 +80,18 @@ func Start(t *testing.T, opts Options) *Cluster {
 	if len(opts.Names) == 0 {
 		opts.Names = []string{"etcd"}
 	}
-	b, err := builder.New(builder.Options{})
-	require.NoError(t, err)
-	programs, err := b.Ensure(t.Context(), builder.Etcd)
-	require.NoError(t, err)
-	authority, err := pki.NewAuthority("etcdtest", time.Now())
-	require.NoError(t, err)
-	c := &Cluster{t: t, authority: authority, program: programs[builder.Etcd], dir: t.TempDir()}
+	programs := Programs(t, opts.Legacy, builder.Etcd)
+	authority := opts.Authority
+	if authority == nil {
+		var err error
+		authority, err = pki.NewAuthority("etcdtest", time.Now())
+		require.NoError(t, err)
+	}
+	c := &Cluster{t: t, authority: authority, program: programs[builder.Etcd], dir: t.TempDir(), opts: opts}
 	names := pki.Names{CommonName: "etcd", DNS: []string{"localhost"}, IPs: []net.IP{net.ParseIP(loopback)}}
+	if opts.Address != "" {
+		names.IPs = append(names.IPs, net.ParseIP(opts.Address))
+	}
 	if opts.Domain != "" {
 		names.DNS = append(names.DNS, opts.Domain)
 	}
@@ -92,6 +111,20 @@ func Start(t *testing.T, opts Options) *Cluster {
 		m.Wait()
 	}
 	return c
+}
+
+// Programs finds or builds programs of one version.
+func Programs(t *testing.T, legacy bool, names ...string) map[string]string {
+	t.Helper()
+	opts := builder.Options{}
+	if legacy {
+		opts.Components = builder.Legacy()
+	}
+	b, err := builder.New(opts)
+	require.NoError(t, err)
+	programs, err := b.Ensure(t.Context(), names...)
+	require.NoError(t, err)
+	return programs
 }
 
 // TLS is what clients need.
@@ -120,13 +153,39 @@ func (c *Cluster) Client(t *testing.T, endpoints ...etcd.Endpoint) *etcd.Client 
 	return client
 }
 
+// Library connects with the library of etcd's makers, which may change everything: to the given URLs, to all members without any. It is
+// closed after the test.
+func (c *Cluster) Library(t *testing.T, urls ...string) *clientv3.Client {
+	t.Helper()
+	if len(urls) == 0 {
+		for _, e := range c.Endpoints() {
+			urls = append(urls, e.URL)
+		}
+	}
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(c.TLS().CA))
+	pair, err := tls.X509KeyPair(c.TLS().Cert, c.TLS().Key)
+	require.NoError(t, err)
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: urls, Logger: zap.NewNop(), TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client
+}
+
 // Add makes a member that is not running yet; the caller has to tell the others of it before [Member.Join].
 func (c *Cluster) Add(name string) *Member { return c.newMember(name) }
 
 func (c *Cluster) newMember(name string) *Member {
 	m := &Member{Name: name, cluster: c, dir: c.t.TempDir()}
-	m.Address = freeAddress(c.t)
-	m.URL, m.Peer = "https://"+m.Address, "https://"+freeAddress(c.t)
+	if at := c.opts.Address; at != "" {
+		m.Address, m.listenPeer, m.Peer = at+":2379", "https://"+at+":2380", "https://"+c.opts.Domain+":2380"
+	} else {
+		m.Address, m.listenPeer = freeAddress(c.t), "https://"+freeAddress(c.t)
+		m.Peer = m.listenPeer
+	}
+	m.URL = "https://" + m.Address
 	c.Members = append(c.Members, m)
 	c.t.Cleanup(m.kill)
 	return m
@@ -152,7 +211,7 @@ func (m *Member) run(state string) {
 	file := func(name string) string { return filepath.Join(c.dir, name) }
 	m.cmd = exec.CommandContext(context.WithoutCancel(c.t.Context()), c.program,
 		"--name="+m.Name, "--data-dir="+m.dir, "--log-level=error", "--logger=zap",
-		"--listen-client-urls="+m.URL, "--advertise-client-urls="+m.URL, "--listen-peer-urls="+m.Peer, "--initial-advertise-peer-urls="+m.Peer,
+		"--listen-client-urls="+m.URL, "--advertise-client-urls="+m.URL, "--listen-peer-urls="+m.listenPeer, "--initial-advertise-peer-urls="+m.Peer,
 		"--initial-cluster="+strings.Join(all, ","), "--initial-cluster-state="+state,
 		"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("server.crt"), "--key-file="+file("server.key"),
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("server.crt"), "--peer-key-file="+file("server.key"),

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+)
+
+// defaultEtcdPrefix is the prefix of legacy API servers, for snapshots without their cluster (legacy-system.md 6).
+const defaultEtcdPrefix = "/giantswarm.io"
+
+func etcdFormats() []string { return []string{"text", "json", "yaml"} }
+
+func (s *session) etcdCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "etcd",
+		Short: "Look at a legacy cluster's etcd, and save it",
+		Long: `Talks to a legacy cluster's etcd by its name through the ingress, with the certificate that Calico uses for it. Nothing is changed and nothing
+restarted.`,
+		Example: "  migrate etcd members al9qy\n  migrate etcd snapshot al9qy --out al9qy.db\n  migrate etcd verify al9qy.db",
+		Args:    onlyBelow("command"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(s.etcdMembersCommand(), s.etcdSnapshotCommand(), s.etcdVerifyCommand())
+	return cmd
+}
+
+func (s *session) etcdMembersCommand() *cobra.Command {
+	var source sourceFlags
+	var outs outputs
+	cmd := &cobra.Command{
+		Use:               "members CLUSTER",
+		Short:             "Show the member table",
+		Long:              `Shows every member with its URLs, and what each member that can be reached says about itself: leader or learner, raft term and index, size of the database.`,
+		Example:           "  migrate etcd members al9qy\n  migrate etcd members al9qy -o json",
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&source, false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.etcdMembers(cmd.Context(), source, outs, args[0])
+		},
+	}
+	source.addStorageTo(cmd)
+	addOutputFlag(cmd, &outs, etcdFormats())
+	return cmd
+}
+
+func (s *session) etcdMembers(ctx context.Context, source sourceFlags, outs outputs, id string) error {
+	resolved, err := outs.resolved(etcdFormats())
+	if err != nil {
+		return err
+	}
+	client, _, err := s.etcdOf(ctx, source, id)
+	if err != nil {
+		return err
+	}
+	table, err := client.Table(ctx)
+	if err != nil {
+		return err
+	}
+	return s.printStructured(ctx, resolved, table, func(w io.Writer) { writeMembers(w, table) })
+}
+
+func writeMembers(w io.Writer, table *etcd.Table) {
+	_, _ = fmt.Fprintf(w, "etcd cluster %s\n\n", table.Cluster)
+	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(columns, "NAME\tID\tROLE\tTERM\tINDEX\tAPPLIED\tSIZE\tVERSION\tPEER\tCLIENT")
+	for _, m := range table.Members {
+		said := []string{"-", "-", "-", "-", "-"}
+		if m.Status != nil {
+			said = []string{number(m.Status.RaftTerm), number(m.Status.RaftIndex), number(m.Status.Applied), byteSize(m.Status.Size), m.Status.Version}
+		}
+		_, _ = fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\n", dash(printableText(m.Name)), m.ID, m.Role, strings.Join(said, "\t"),
+			dash(printableText(strings.Join(m.PeerURLs, ","))), dash(printableText(strings.Join(m.ClientURLs, ","))))
+	}
+	_ = columns.Flush() // What w says, the caller hears from deliver.
+	for _, e := range table.Unread {
+		_, _ = fmt.Fprintf(w, "\nnot read: %s\n", printableText(e))
+	}
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// byteSize is a size for people.
+func byteSize(n int64) string {
+	const kib = 1 << 10
+	switch {
+	case n < kib:
+		return fmt.Sprintf("%d B", n)
+	case n < kib*kib:
+		return fmt.Sprintf("%.1f KiB", float64(n)/kib)
+	case n < kib*kib*kib:
+		return fmt.Sprintf("%.1f MiB", float64(n)/kib/kib)
+	default:
+		return fmt.Sprintf("%.1f GiB", float64(n)/kib/kib/kib)
+	}
+}
+
+func (s *session) etcdSnapshotCommand() *cobra.Command {
+	var source sourceFlags
+	var outs outputs
+	var out string
+	cmd := &cobra.Command{
+		Use:   "snapshot CLUSTER --out FILE",
+		Short: "Save etcd's database, and open it to see that it is whole",
+		Long: `Writes etcd's database to a file, compares its checksum and reads every change in it. The file gets its name only after that.
+
+It holds everything the cluster's API server keeps, Secrets encrypted as they are in etcd: keep it like a key. It can only be restored together with
+the cluster's encryption key and certificates.`,
+		Example:           "  migrate etcd snapshot al9qy --out al9qy.db",
+		Args:              exactlyOne("cluster"),
+		ValidArgsFunction: s.completeClusters(&source, false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.etcdSnapshot(cmd.Context(), source, outs, args[0], out)
+		},
+	}
+	source.addStorageTo(cmd)
+	cmd.Flags().StringVar(&out, "out", "", "the file")
+	addOutputFlag(cmd, &outs, etcdFormats())
+	return cmd
+}
+
+func (s *session) etcdSnapshot(ctx context.Context, source sourceFlags, outs outputs, id, out string) error {
+	if out == "" {
+		return usage("migrate etcd snapshot "+id+" --out FILE", "--out is missing: where should the snapshot go?")
+	}
+	resolved, err := outs.resolved(etcdFormats())
+	if err != nil {
+		return err
+	}
+	if err := checkFolders(out); err != nil {
+		return err
+	}
+	client, prefix, err := s.etcdOf(ctx, source, id)
+	if err != nil {
+		return err
+	}
+	saved, err := client.Save(ctx, client.Endpoints()[0], out, prefix)
+	if err != nil {
+		return err
+	}
+	return s.printStructured(ctx, resolved, saved, func(w io.Writer) { writeSnapshot(w, saved) })
+}
+
+func (s *session) etcdVerifyCommand() *cobra.Command {
+	var outs outputs
+	var prefix string
+	cmd := &cobra.Command{
+		Use:     "verify FILE",
+		Short:   "Open a saved database of etcd, and see that it is whole",
+		Long:    "Compares the checksum of a snapshot and reads every change in it. Needs no connection.",
+		Example: "  migrate etcd verify al9qy.db",
+		Args:    exactlyOne("file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			resolved, err := outs.resolved(etcdFormats())
+			if err != nil {
+				return err
+			}
+			saved, err := etcd.Verify(args[0], prefix)
+			if err != nil {
+				return err
+			}
+			return s.printStructured(cmd.Context(), resolved, saved, func(w io.Writer) { writeSnapshot(w, saved) })
+		},
+	}
+	cmd.Flags().StringVar(&prefix, "etcd-prefix", defaultEtcdPrefix, "prefix of the API server's keys")
+	addOutputFlag(cmd, &outs, etcdFormats())
+	return cmd
+}
+
+func writeSnapshot(w io.Writer, saved *etcd.Snapshot) {
+	_, _ = fmt.Fprintf(w, "%s: verified, %s, revision %d, %s\nsha256 %s\n", saved.Path, byteSize(saved.Bytes), saved.Revision, count(saved.Keys, "key", "keys"), saved.SHA256)
+	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, kind := range saved.Kinds() {
+		_, _ = fmt.Fprintf(columns, "%d\t  %s\n", saved.Resources[kind], printableText(kind))
+	}
+	_ = columns.Flush() // What w says, the caller hears from deliver.
+}
+
+// etcdOf reads a cluster and makes a client of its etcd. prefix is that of the API server's keys.
+func (s *session) etcdOf(ctx context.Context, source sourceFlags, id string) (client *etcd.Client, prefix string, err error) {
+	p, err := s.open(ctx, source, false)
+	if err != nil {
+		return nil, "", err
+	}
+	cluster, err := p.Load(ctx, id)
+	if err != nil {
+		return nil, "", err
+	}
+	if client, err = s.etcd(cluster); err != nil {
+		return nil, "", withHint(fmt.Errorf("looking for the etcd of cluster %s: %w", id, err), "migrate check %s", id)
+	}
+	s.atEnd(client.Close)
+	prefix = defaultEtcdPrefix
+	if named := cluster.Config.Object.Spec.Cluster.Etcd.Prefix; named != "" {
+		prefix = "/" + strings.Trim(named, "/")
+	}
+	return client, prefix, nil
+}
