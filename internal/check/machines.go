@@ -142,6 +142,28 @@ func finalizersThere(v *view) verdict {
 	return held("%s", finalizerDrainer)
 }
 
+// setUpTime is how long after its boot a master may still make its add-ons, on a host with hardware virtualization.
+const setUpTime = 15 * time.Minute
+
+func mastersSetUp(v *view) verdict {
+	var items []string
+	for _, node := range v.cluster.Masters() {
+		if node.Pod == nil {
+			continue
+		}
+		for _, container := range node.Pod.Object.Status.ContainerStatuses {
+			running := container.State.Running
+			if container.Name == containerVM && running != nil && v.Now.Sub(running.StartedAt.Time) < setUpTime {
+				items = append(items, fmt.Sprintf("%s: the VM was started at %s", node.Pod.Ref, running.StartedAt.UTC().Format(time.RFC3339)))
+			}
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "%s less than %s ago", plural(len(items), "master has booted", "masters have booted"), setUpTime)
+	}
+	return held("no master was started within the last %s", setUpTime)
+}
+
 func calmLately(v *view) verdict {
 	var items []string
 	for _, node := range v.cluster.Nodes {

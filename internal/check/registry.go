@@ -369,7 +369,7 @@ func Registry() []Check {
 		},
 		{
 			ID: "CHK-ETCD-011", Category: categoryEtcd, Title: "a re-created master would find its data", Short: "etcd on one host", Severity: Warn, Needs: []Fact{Config, VMs, Hosts}, After: []string{"CHK-ID-001"},
-			Hint:  "make sure that nothing deletes the master's pod or drains its host, and keep a verified etcd snapshot",
+			Hint:  "make sure that nothing deletes the master's pod or drains its host, and keep a verified snapshot: migrate etcd snapshot <id> --out <id>.db",
 			Looks: "For etcd on a host's directory: how many hosts carry the label role=master.",
 			Why:   "Only that label ties the master's pod to its host. Re-created on another one, it starts with an empty etcd, and the cluster's state is gone.",
 			Fix:   "Plan no maintenance of that host, and keep a verified snapshot. Adoption takes the Deployment away, so nothing re-creates the pod after it. Cordoning all other hosts with role=master would leave no room for the new control plane (CHK-VM-010).",
@@ -570,6 +570,14 @@ func Registry() []Check {
 			Why:   "Adoption takes the owners away without touching the pod, and the way back puts the very same ones there again.",
 			Fix:   "Let the Deployment adopt the pod again; do not edit owner references of a running VM by hand.",
 			run:   ownershipClear,
+		},
+		{
+			ID: "CHK-VM-014", Category: categoryMachines, Title: "no master is still being set up", Short: "master booted just now", Severity: Block, Needs: []Fact{VMs},
+			Hint:  "wait a quarter of an hour after the boot, then run the command again",
+			Looks: "When the VM of each master was started.",
+			Why:   "The script that makes the platform's add-ons after a boot ends with a restart of the kubelet. A proof that began before finds that restart, and cannot tell it from one of the migration's.",
+			Fix:   "Wait. A master that boots again and again has another problem: read the log of its container.",
+			run:   mastersSetUp,
 		},
 
 		{

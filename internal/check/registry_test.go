@@ -468,6 +468,15 @@ func examples() map[string]example {
 				{"impatient", func(f *Facts) { podOf(f, 1).Spec.Containers[0].LivenessProbe.FailureThreshold = 1 }, Warn, "35s"},
 			},
 		},
+		"CHK-VM-014": {
+			pass: func(f *Facts) {
+				podOf(f, 0).Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-time.Hour))}
+				podOf(f, 1).Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-time.Minute))}
+			},
+			fail: []broken{{"just now", func(f *Facts) {
+				podOf(f, 0).Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-14 * time.Minute))}
+			}, Block, "the VM was started at"}},
+		},
 		"CHK-VM-007": {fail: []broken{{"one", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") }, Decide, "data at /data"}}},
 		"CHK-VM-008": {
 			pass: func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") },

@@ -1,6 +1,8 @@
 package translate
 
 import (
+	_ "embed" // The script.
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -51,8 +53,50 @@ func (t *translation) controlPlane() {
 		"content": `[{"op":"add","path":"/spec/containers/0/command/-","value":"--initial-cluster-state=existing"},` +
 			`{"op":"add","path":"/spec/containers/0/command/-","value":"--experimental-peer-skip-client-san-verification=true"}]`,
 	}, t.from("etcd", t.etcdLeaves()...))
-	o.Note = "applied in phase control-plane, paused as soon as it has made its one Machine; phase control-plane adds the init-join script to files"
+	t.existingEtcd(o, master)
+	o.Note = "applied in phase control-plane, paused as soon as it has made its one Machine"
 	t.add(o)
+}
+
+// joinScript runs on the machine that is initialized, before kubeadm init. It is the same for every cluster.
+//
+//go:embed scripts/join-existing-etcd.py
+var joinScript string
+
+const (
+	joinScriptPath   = "/etc/kubernetes/join-existing-etcd.py"
+	joinSettingsPath = "/etc/kubernetes/existing-etcd.json"
+	// joinPatience is how long the new member may wait for its promotion, in seconds: it has to catch up first, and people look at it.
+	joinPatience = 1800
+)
+
+// existingEtcd has the first machine join the etcd that runs already. The script may only be taken away together with the next version: it
+// is part of what KubeadmControlPlane compares, so every machine would be replaced (init-join-proof.md 6).
+func (t *translation) existingEtcd(o *Object, master *legacy.Node) {
+	etcd, address := t.config("spec.cluster.etcd.domain"), t.get(t.of(master).pod, "metadata.annotations[endpoint.kvm.giantswarm.io/ip]")
+	if text(etcd) == "" || t.domain == "" {
+		return // Identity or network have a finding already.
+	}
+	if _, err := netip.ParseAddr(text(address)); err != nil {
+		l := address
+		if l == nil {
+			l = etcd
+		}
+		t.find(idMasterAddress, l, "the address of the master's VM is not known: the new member of etcd could not reach the old one", "wait until the VM has an address: its pod's annotation endpoint.kvm.giantswarm.io/ip")
+		return
+	}
+	rule := t.from("etcd", etcd, address, t.config("spec.cluster.kubernetes.api.domain"))
+	settings, err := json.MarshalIndent(map[string]any{
+		"apiName": t.domain, "etcdName": text(etcd), "etcdAddress": text(address), "patienceSeconds": joinPatience,
+	}, "", "  ")
+	if err != nil {
+		panic(err) // Texts and a number.
+	}
+	files := kubeadmSpec + "files"
+	o.add(files, map[string]any{"path": joinSettingsPath, "owner": "root:root", "permissions": "0600", "content": string(settings) + "\n"}, rule)
+	o.add(files, map[string]any{"path": joinScriptPath, "owner": "root:root", "permissions": "0700", "content": joinScript}, t.from("etcd"))
+	// Last of the commands: what containerd and kubelet need is there by then.
+	o.add(kubeadmSpec+"preKubeadmCommands", joinScriptPath, t.from("etcd"))
 }
 
 // etcdLeaves are what is known about the running member.

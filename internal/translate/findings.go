@@ -14,24 +14,25 @@ type FindingDoc struct {
 
 // Ids of findings. Each has an entry in Findings.
 const (
-	idUnknown     = "TRN-FIELD-001"
-	idValue       = "TRN-VALUE-001"
-	idLost        = "TRN-FIELD-002"
-	idDockerCIDR  = "TRN-DOCKER-001"
-	idLabel       = "TRN-LABEL-001"
-	idKubeletAuth = "TRN-KUBELET-001"
-	idVersion     = "TRN-VERSION-001"
-	idEtcdImage   = "TRN-ETCD-001"
-	idEtcdDomain  = "TRN-ETCD-002"
-	idHostVolume  = "TRN-VOLUME-001"
-	idIdentity    = "TRN-IDENTITY-001"
-	idSecret      = "TRN-SECRET-001" //nolint:gosec // G101: the name of a finding.
-	idNodeCIDR    = "TRN-NETWORK-001"
-	idContradict  = "TRN-INPUT-001"
-	idEncryption  = "TRN-ENCRYPTION-001"
-	idDecision    = "TRN-DECISION-001"
-	idMasters     = "TRN-MASTER-001"
-	idNoIgnition  = "TRN-INPUT-002"
+	idUnknown       = "TRN-FIELD-001"
+	idValue         = "TRN-VALUE-001"
+	idLost          = "TRN-FIELD-002"
+	idDockerCIDR    = "TRN-DOCKER-001"
+	idLabel         = "TRN-LABEL-001"
+	idKubeletAuth   = "TRN-KUBELET-001"
+	idVersion       = "TRN-VERSION-001"
+	idEtcdImage     = "TRN-ETCD-001"
+	idEtcdDomain    = "TRN-ETCD-002"
+	idMasterAddress = "TRN-ETCD-003"
+	idHostVolume    = "TRN-VOLUME-001"
+	idIdentity      = "TRN-IDENTITY-001"
+	idSecret        = "TRN-SECRET-001" //nolint:gosec // G101: the name of a finding.
+	idNodeCIDR      = "TRN-NETWORK-001"
+	idContradict    = "TRN-INPUT-001"
+	idEncryption    = "TRN-ENCRYPTION-001"
+	idDecision      = "TRN-DECISION-001"
+	idMasters       = "TRN-MASTER-001"
+	idNoIgnition    = "TRN-INPUT-002"
 )
 
 // Findings lists every kind of finding the translation can make, in the order of the documentation.
@@ -50,6 +51,7 @@ func Findings() []FindingDoc {
 		{idKubeletAuth, finding.Warn, "The kubelets' API gets closed", "Legacy kubelets answer anybody on port 10250. kubeadm's kubelets ask the API server who may see what. Whatever scrapes kubelets without credentials stops working on new nodes."},
 		{idEtcdImage, finding.Warn, "There is no image of the running etcd version", "The new member runs the nearest patch of the same minor that Kubernetes ships an image for."},
 		{idEtcdDomain, finding.Warn, "The etcd name ends with the legacy master", "Clients that reach etcd by its own domain name through the management cluster's ingress lose it when the migration is finalized."},
+		{idMasterAddress, finding.Block, "The master's address is not known", "The new control plane joins the running etcd by the address of the legacy master's VM, which kvm-operator notes on its pod. Without it there is nothing to join."},
 		{idHostVolume, finding.Warn, "A worker is bound to its host", "The replacement needs the same directory of the same management cluster node, and only one VM of a cluster fits on a node: it can start only after the old VM has stopped."},
 		{idSecret, finding.Block, "A secret value is missing", "A value that new machines cannot do without is not in the input, or the snapshot was written without secret values."},
 		{idEncryption, finding.Block, "The encryption key is missing or contradicts the running API server", "Without the same key in the same order the new API server cannot read the customer's Secrets."},

@@ -495,3 +495,37 @@ func TestAClusterWithoutWorkersLosesNoKey(t *testing.T) {
 		}
 	}
 }
+
+// TestTheFirstMachineJoinsTheRunningEtcd is about what the plan says; lab/initjoin runs it.
+func TestTheFirstMachineJoinsTheRunningEtcd(t *testing.T) {
+	t.Parallel()
+	assert.Less(t, len(joinScript), maxInline, "a KubeadmConfig holds no more")
+	for _, mark := range []string{"{{", "{%", "{#"} {
+		assert.NotContains(t, joinScript, mark, "cloud-init takes the whole document for a template")
+	}
+	cluster := load(t, "al9qy")
+	controlPlane := New().Translate(cluster, Options{CAKey: []byte("KEY")}).Object("KubeadmControlPlane", "al9qy")
+	commands, _, err := unstructured.NestedStringSlice(controlPlane.Object, "spec", "kubeadmConfigSpec", "preKubeadmCommands")
+	require.NoError(t, err)
+	assert.Equal(t, joinScriptPath, commands[len(commands)-1], "it needs what the other commands do")
+	files, _, err := unstructured.NestedSlice(controlPlane.Object, "spec", "kubeadmConfigSpec", "files")
+	require.NoError(t, err)
+	content := map[string]string{}
+	for _, f := range files {
+		file, ok := f.(map[string]any)
+		require.True(t, ok)
+		path, _ := file["path"].(string)
+		content[path], _ = file["content"].(string)
+	}
+	assert.Equal(t, joinScript, content[joinScriptPath])
+	assert.JSONEq(t, `{"apiName": "api.al9qy.k8s.anubis.example.test", "etcdName": "etcd.al9qy.k8s.anubis.example.test", "etcdAddress": "172.23.11.2", "patienceSeconds": 1800}`,
+		content[joinSettingsPath])
+	assert.Contains(t, content[patchesDirectory+"/etcd0+json.json"], "--initial-cluster-state=existing")
+
+	for _, address := range []string{"", "not one", "172.23.11.14; rm -rf /"} {
+		changed := load(t, "al9qy")
+		changed.Masters()[0].Pod.Object.Annotations["endpoint.kvm.giantswarm.io/ip"] = address
+		result := New().Translate(changed, Options{CAKey: []byte("KEY")})
+		assert.True(t, slices.ContainsFunc(result.Findings, func(f finding.Finding) bool { return f.ID == idMasterAddress }), address)
+	}
+}

@@ -221,10 +221,12 @@ func (k *kubelet) started(pod *corev1.Pod) *corev1.Pod {
 			}
 		}
 	}
+	// A master that has just booted is not migrated.
+	booted := metav1.NewTime(now.Add(-time.Hour))
 	for _, c := range pod.Spec.Containers {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image, ImageID: "docker-pullable://" + c.Image, ContainerID: "docker://" + newContainerID(),
-			Ready: true, Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+			Ready: true, Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: booted}},
 		})
 	}
 	return pod
