@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
@@ -35,6 +36,7 @@ func TestAdopt(t *testing.T) {
 		{"a lab with room for two more machines starts", func(ctx context.Context) { w.startLab(ctx, 4, "--provider") }},
 		{"a legacy cluster boots", w.legacyBoots},
 		{"its workloads run", w.legacyWorkloadsRun},
+		{"its etcd is saved", w.etcdIsSaved},
 		{"it is adopted while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "adopt", w.isAdopted) }},
 		{"the proof holds", w.proofHolds},
 		{"it is given back while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "rollback", w.isGivenBack) }},
@@ -155,6 +157,25 @@ func (w *world) legacyWorkloadsRun(ctx context.Context) {
 		}
 		return nil
 	})
+}
+
+// etcdIsSaved asks the master's etcd through the ingress, as a person does before the first night.
+func (w *world) etcdIsSaved(ctx context.Context) {
+	code, out := w.tryMigrate(ctx, "etcd", "members", legacycluster.ID, "-o", "json")
+	require.Equal(w.t, cli.CodeOK, code, out)
+	var table etcd.Table
+	require.NoError(w.t, json.Unmarshal([]byte(out), &table), out)
+	require.Len(w.t, table.Members, 1)
+	assert.Equal(w.t, etcd.Leader, table.Members[0].Role)
+
+	file := filepath.Join(w.work, "etcd.db")
+	code, out = w.tryMigrate(ctx, "etcd", "snapshot", legacycluster.ID, "--out", file, "-o", "json")
+	require.Equal(w.t, cli.CodeOK, code, out)
+	var saved etcd.Snapshot
+	require.NoError(w.t, json.Unmarshal([]byte(out), &saved), out)
+	w.say("  saved: %d bytes, revision %d, %d keys, of them %d secrets", saved.Bytes, saved.Revision, saved.Keys, saved.Resources["secrets"])
+	assert.Positive(w.t, saved.Resources["secrets"], out)
+	assert.Positive(w.t, saved.Resources["minions"], "Nodes have had another name since before 1.0")
 }
 
 // answers are what somebody who asked a workload again and again got.

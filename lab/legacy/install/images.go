@@ -17,8 +17,9 @@ import (
 
 const (
 	registry = "quay.io/giantswarm/"
-	// patience is for the first boot of a machine that is emulated.
-	patience = "45m"
+	// patience is for machines that are emulated: a master may boot for half an hour, and whatever else this computer does later makes it late
+	// again. What ends a machine then is the end of its process.
+	patience = "4h"
 )
 
 // Images are what hosts run for the images of a legacy cluster and of the operators.

@@ -53,15 +53,27 @@ type Health struct {
 	sequence atomic.Uint32
 }
 
-// livenessDelay is how long a pod's liveness probe waits.
-const livenessDelay = 500 * time.Second
+const (
+	// livenessDelay is how long a pod's liveness probe waits.
+	livenessDelay = 500 * time.Second
+	// forgivingLimit is shorter than what the probe waits for an answer, which is as long as the check may take: who is forgiven has to say so
+	// in time.
+	forgivingLimit = httpLimit / 2
+)
 
 // Serve answers on /healthz.
 func (h *Health) Serve(ctx context.Context, address string) error {
 	start := h.Clock.Now()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		if err := h.Check(r.Context()); err != nil && !h.forgiven(h.Clock.Since(start)) {
+		forgiven := h.forgiven(h.Clock.Since(start))
+		limit := httpLimit
+		if forgiven {
+			limit = forgivingLimit
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		defer cancel()
+		if err := h.Check(ctx); err != nil && !forgiven {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -81,8 +93,6 @@ func (h *Health) Check(ctx context.Context) error {
 		return err
 	}
 	machine := bridge.Addr().Next().String()
-	ctx, cancel := context.WithTimeout(ctx, httpLimit)
-	defer cancel()
 	if err := ping(ctx, machine, uint16(h.sequence.Add(1))); err != nil { //nolint:gosec // It may wrap.
 		return fmt.Errorf("pinging %s: %w", machine, err)
 	}
