@@ -35,6 +35,9 @@ type Facts struct {
 	Etcd       *EtcdState
 	EtcdUnread string
 
+	// Workloads are the pods on the workload cluster's nodes; nil when nobody looked at them.
+	Workloads *Workloads
+
 	// Translated tells that the caller has translated the picture; Translation is what it found.
 	Translated  bool
 	Translation []finding.Finding
@@ -74,6 +77,8 @@ const (
 	Others Fact = "the other legacy clusters"
 	// Members are etcd's members, as they say themselves.
 	Members Fact = "an answer of etcd"
+	// Running is what runs in the workload cluster.
+	Running Fact = "the workload cluster's pods"
 	// Translation is the result of translating the picture.
 	Translation Fact = "the translation"
 )

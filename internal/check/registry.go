@@ -620,6 +620,30 @@ func Registry() []Check {
 			Fix:   "The Node knows better. Correct the Endpoints by hand until the node is replaced.",
 			run:   nodeAddresses,
 		},
+		{
+			ID: "CHK-NODE-006", Category: categoryNodes, Title: "every pod would leave its node", Short: "disruption budget", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "look at the named budgets with the customer before the night: more replicas, or a budget that allows one disruption",
+			Looks: "Every pod that a drain evicts, by Cluster API's own rules, and whether a PodDisruptionBudget would refuse its eviction now.",
+			Why:   "Nodes are replaced one after the other, and each is drained first. A budget that allows no disruption stops that for as long as it says so, in the middle of the window.",
+			Fix:   "A budget that wants as many pods as there are replicas never allows anything. Raise the replicas, or lower the budget. Where pods are not healthy, repair them.",
+			run:   evictable,
+		},
+		{
+			ID: "CHK-NODE-007", Category: categoryNodes, Title: "every pod that leaves is made again", Short: "unmanaged pod", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "ask whose pods they are; they are deleted with their node",
+			Looks: "Pods without a controller that are neither static nor labelled to be skipped.",
+			Why:   "Cluster API deletes them with a warning when it drains their node, and nobody starts them anywhere else.",
+			Fix:   "Have the owner run them by a Deployment or a Job, or accept that they end.",
+			run:   madeAgain,
+		},
+		{
+			ID: "CHK-NODE-008", Category: categoryNodes, Title: "no pod hangs while it terminates", Short: "stuck pod", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "kubectl get pod -o yaml: finalizers, and the kubelet's log on its node",
+			Looks: "Pods whose deletion is longer ago than their grace period, and their finalizers.",
+			Why:   "A drain waits for every pod that terminates, without limit unless the Machine has one.",
+			Fix:   "Find out who holds the finalizer, or why the kubelet cannot end the container. Deleting such a pod by force may leave its processes running.",
+			run:   endsInTime,
+		},
 
 		{
 			ID: "CHK-CAPI-001", Category: categoryTarget, Title: "Cluster API is installed", Short: "no Cluster API", Severity: Block, Needs: []Fact{Abilities}, Fixed: fixedTakeover, Beyond: true,

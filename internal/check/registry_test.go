@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -543,6 +544,20 @@ func examples() map[string]example {
 		}},
 		"CHK-NODE-004": {fail: []broken{{"cordoned", func(f *Facts) { insideOf(f, 1).Spec.Unschedulable = true }, Warn, "n01xy"}}},
 		"CHK-NODE-005": {fail: []broken{{"other", func(f *Facts) { f.Cluster.Nodes[1].Node.Object.Status.Addresses[0].Address = "10.0.0.1" }, Warn, "10.0.0.1"}}},
+		"CHK-NODE-006": {
+			pass: func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Message: "it hangs"} },
+			fail: []broken{{"a budget", func(f *Facts) {
+				f.Workloads.Pods[0].Held = &drain.Hold{Budgets: []string{"echo"}, Message: "its disruption budget allows no eviction", Since: &testNow, Look: "kubectl -n shop describe pdb echo"}
+			}, Warn, "shop/echo-1 on worker (ReplicaSet/echo): its disruption budget allows no eviction, since " + testNow.Format(time.RFC3339) + "; kubectl -n shop describe pdb echo"}},
+		},
+		"CHK-NODE-007": {
+			pass: func(f *Facts) { f.Workloads.Pods[0].Owner, f.Workloads.Pods[0].Action = "", drain.Stay },
+			fail: []broken{{"no controller", func(f *Facts) { f.Workloads.Pods[0].Owner = "" }, Warn, "shop/echo-1 on worker"}},
+		},
+		"CHK-NODE-008": {
+			pass: func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Budgets: []string{"echo"}} },
+			fail: []broken{{"hangs", func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Message: "it waits for the finalizers x"} }, Warn, "it waits for the finalizers x"}},
+		},
 
 		"CHK-CAPI-001": {fail: []broken{
 			{"missing", func(f *Facts) { f.Capabilities.CRDs = nil }, Block, "machines.cluster.x-k8s.io is missing"},

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
@@ -194,6 +195,7 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 		Fleet: &legacy.Fleet{}, Source: "test", Tool: "test",
 		Neighbours: []Neighbour{{ID: "b4n9x", VNI: 23}},
 		Usage:      map[string]Usage{},
+		Workloads:  &Workloads{Pods: []drain.Pod{{Namespace: "shop", Name: "echo-1", Node: "worker", Owner: "ReplicaSet/echo", Action: drain.Evict}}},
 		Etcd: &EtcdState{
 			Table:   etcd.Members{Members: []etcd.Member{{ID: 1, Name: "etcd", PeerURLs: []string{"https://" + testEtcd + ":2380"}}}},
 			Answers: []etcd.Status{{Member: 1, Leader: 1, Version: testVersions()["etcd"], Size: 20 << 20, InUse: 8 << 20}},

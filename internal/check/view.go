@@ -148,39 +148,34 @@ func (v *view) lacks(need Fact) (reason string, failed bool) {
 	return reason, need == Boot && !v.cluster.Redacted
 }
 
+// lack is whether a kind of facts is missing, and how to say so.
+type lack struct {
+	missing bool
+	reason  string
+}
+
 // missing tells whether nobody looked at a kind of facts or it does not exist, and how to say so.
 func (v *view) missing(need Fact) (missing bool, reason string) {
-	switch need {
-	case Config:
-		return v.config == nil, "there is no KVMConfig"
-	case Values:
-		return v.cluster.Redacted, "the snapshot holds no secret values"
-	case Boot:
-		return v.boot == nil, "no boot configuration of a master is readable"
-	case VMs:
-		hasPod := func(node legacy.Node) bool { return node.Pod != nil }
-		return !slices.ContainsFunc(v.cluster.Nodes, hasPod), "no VM pod is known"
-	case Nodes:
-		return v.cluster.Inside == nil || len(v.cluster.Inside.Nodes) == 0, "the workload cluster was not looked into"
-	case Hosts:
-		return len(v.hosts) == 0, "the management cluster's hosts are not known"
-	case History:
-		return len(v.writers) == 0, "the objects carry no managed fields (a snapshot may leave them out)"
-	case Authority:
-		return v.CA == nil, "no usable CA private key was given"
-	case Abilities:
-		return v.Capabilities == nil, "offline: the management cluster was not asked"
-	case Occupancy:
-		return v.Target == nil, "offline: the target namespace was not looked at"
-	case Others:
-		return v.Neighbours == nil, "the other legacy clusters were not looked at"
-	case Members:
-		return v.Etcd == nil, "etcd was not asked, or does not answer (CHK-ETCD-001)"
-	case Translation:
-		return !v.Translated, "the cluster was not translated"
-	default:
+	found, known := map[Fact]lack{
+		Config:      {v.config == nil, "there is no KVMConfig"},
+		Values:      {v.cluster.Redacted, "the snapshot holds no secret values"},
+		Boot:        {v.boot == nil, "no boot configuration of a master is readable"},
+		VMs:         {!slices.ContainsFunc(v.cluster.Nodes, func(node legacy.Node) bool { return node.Pod != nil }), "no VM pod is known"},
+		Nodes:       {v.cluster.Inside == nil || len(v.cluster.Inside.Nodes) == 0, "the workload cluster was not looked into"},
+		Hosts:       {len(v.hosts) == 0, "the management cluster's hosts are not known"},
+		History:     {len(v.writers) == 0, "the objects carry no managed fields (a snapshot may leave them out)"},
+		Authority:   {v.CA == nil, "no usable CA private key was given"},
+		Abilities:   {v.Capabilities == nil, "offline: the management cluster was not asked"},
+		Occupancy:   {v.Target == nil, "offline: the target namespace was not looked at"},
+		Others:      {v.Neighbours == nil, "the other legacy clusters were not looked at"},
+		Members:     {v.Etcd == nil, "etcd was not asked, or does not answer (CHK-ETCD-001)"},
+		Running:     {v.Workloads == nil, "the workload cluster's pods were not looked at"},
+		Translation: {!v.Translated, "the cluster was not translated"},
+	}[need]
+	if !known {
 		return true, "unknown kind of facts " + string(need)
 	}
+	return found.missing, found.reason
 }
 
 // component returns the version of a release component, empty when unknown.

@@ -16,6 +16,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
@@ -61,9 +62,11 @@ type examiner struct {
 	authority  func(id string) pki.Source
 	// etcd makes a client of a cluster's etcd; nil offline.
 	etcd func(*legacy.Cluster) (*etcd.Client, error)
-	now  time.Time
-	tool string
-	log  logrus.FieldLogger
+	// inside connects to the workload cluster; nil offline.
+	inside func(*legacy.Cluster) (*kube.ReadOnly, error)
+	now    time.Time
+	tool   string
+	log    logrus.FieldLogger
 	// recorded tells that the source shows the cluster as it was before its migration already.
 	recorded bool
 }
@@ -99,7 +102,7 @@ func (s *session) examiner(ctx context.Context, p *place, ids []string, f examin
 	if p.live == nil {
 		e.neighbours = neighboursOf(ctx, p, ids)
 	} else {
-		e.etcd = s.etcd
+		e.etcd, e.inside = s.etcd, s.inside
 	}
 	return e, ctx.Err()
 }
@@ -265,7 +268,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 			facts.Neighbours = append(facts.Neighbours, neighbour)
 		}
 	}
-	etcdAnswers := e.askEtcd(ctx, cluster)
+	answers := e.ask(ctx, cluster)
 	if e.authority != nil {
 		source := e.authority(id)
 		facts.CA, facts.CAError = source.Load(ctx)
@@ -292,7 +295,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 			log.WithField("err", err).Warn("not everything could be read; the checks that need it say so")
 		}
 	}
-	facts.Etcd, facts.EtcdUnread = etcdAnswers()
+	answers(&facts)
 	report, err := check.Run(ctx, facts, check.Options{Only: e.only, Accept: e.accept})
 	if err != nil {
 		return nil, err
@@ -304,8 +307,23 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	return &examination{cluster: cluster, now: now, result: result, report: report, caKey: usable}, nil
 }
 
-// askEtcd begins to ask a cluster's etcd, and returns how to get the answers, or why there are none. Meanwhile there is other work: an
-// ingress far away takes its time.
+// ask begins to ask the cluster itself, and returns how to get the answers. Meanwhile there is other work: an ingress far away takes its time.
+func (e *examiner) ask(ctx context.Context, cluster *legacy.Cluster) func(*check.Facts) {
+	members, workloads := e.askEtcd(ctx, cluster), e.askWorkloads(ctx, cluster)
+	return func(facts *check.Facts) {
+		facts.Etcd, facts.EtcdUnread = members()
+		var err error
+		if facts.Workloads, err = workloads(); err == nil {
+			return
+		}
+		if facts.Unread == nil {
+			facts.Unread = map[check.Fact]string{}
+		}
+		facts.Unread[check.Running] = err.Error()
+	}
+}
+
+// askEtcd begins to ask a cluster's etcd, and returns how to get the answers, or why there are none.
 func (e *examiner) askEtcd(ctx context.Context, cluster *legacy.Cluster) func() (*check.EtcdState, string) {
 	if e.etcd == nil {
 		return func() (*check.EtcdState, string) { return nil, "" }
@@ -328,6 +346,35 @@ func (e *examiner) askEtcd(ctx context.Context, cluster *legacy.Cluster) func() 
 			return nil, err.Error()
 		}
 		return state, ""
+	}
+}
+
+// workloadsTimeout is for lists of some thousand pods.
+const workloadsTimeout = 30 * time.Second
+
+// askWorkloads begins to list what runs in a workload cluster that answers, or takes it from the snapshot, and returns how to get it.
+func (e *examiner) askWorkloads(ctx context.Context, cluster *legacy.Cluster) func() (*check.Workloads, error) {
+	if e.inside == nil {
+		return func() (*check.Workloads, error) { return check.RecordedWorkloads(cluster.Inside, e.now) }
+	}
+	var (
+		found *check.Workloads
+		err   error
+		asked sync.WaitGroup
+	)
+	if cluster.Inside != nil { // Else it does not answer, and that has been said.
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, workloadsTimeout)
+			defer cancel()
+			var inside *kube.ReadOnly
+			if inside, err = e.inside(cluster); err == nil && inside != nil {
+				found, err = check.AskWorkloads(ctx, inside.Reader, e.now)
+			}
+		})
+	}
+	return func() (*check.Workloads, error) {
+		asked.Wait()
+		return found, err
 	}
 }
 

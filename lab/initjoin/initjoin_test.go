@@ -85,9 +85,9 @@ func newMachine(t *testing.T) *machine {
 	m.planned(key)
 	m.network()
 	// A master's etcd finds itself by its name.
-	require.NoError(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n"+m.settings.EtcdAddress+" "+m.settings.EtcdName+"\n"), 0o644)) //nolint:gosec // as it is everywhere
+	require.NoError(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n"+m.settings.EtcdAddress+" "+m.settings.EtcdName+"\n"), 0o644))
 	m.legacy = etcdtest.Start(t, etcdtest.Options{Legacy: true, Address: m.settings.EtcdAddress, Domain: m.settings.EtcdName, Authority: m.authority})
-	require.NoError(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n"), 0o644)) //nolint:gosec // see above
+	require.NoError(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n"), 0o644))
 
 	m.etcd = etcdtest.Programs(t, true, builder.Etcd)[builder.Etcd]
 	help, err := exec.CommandContext(t.Context(), m.etcd, "--help").Output()

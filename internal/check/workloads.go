@@ -1,0 +1,131 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// Workloads are the pods on the workload cluster's nodes, as a drain sees them.
+type Workloads struct {
+	Pods []drain.Pod
+}
+
+// AskWorkloads lists a workload cluster's pods and disruption budgets, each kind once.
+func AskWorkloads(ctx context.Context, reader client.Reader, now time.Time) (*Workloads, error) {
+	var pods corev1.PodList
+	if err := reader.List(ctx, &pods); err != nil {
+		return nil, fmt.Errorf("listing the workload cluster's pods: %w", err)
+	}
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := reader.List(ctx, &budgets); err != nil {
+		return nil, fmt.Errorf("listing the workload cluster's disruption budgets: %w", err)
+	}
+	return &Workloads{Pods: drain.Explain(pods.Items, budgets.Items, now)}, nil
+}
+
+// RecordedWorkloads takes them from a snapshot; nil when it has no pods.
+func RecordedWorkloads(inside *legacy.Inside, now time.Time) (*Workloads, error) {
+	if inside == nil {
+		return nil, nil //nolint:nilnil // nothing recorded is an ordinary answer
+	}
+	var (
+		pods    []corev1.Pod
+		budgets []policyv1.PodDisruptionBudget
+	)
+	for i := range inside.Objects {
+		o := &inside.Objects[i]
+		var err error
+		switch {
+		case o.Ref.Kind == "Pod" && o.Ref.APIVersion == "v1":
+			pods, err = appendAs(pods, &o.Object)
+		case o.Ref.Kind == "PodDisruptionBudget" && strings.HasPrefix(o.Ref.APIVersion, "policy/"):
+			// The fields that matter are the same in v1beta1.
+			budgets, err = appendAs(budgets, &o.Object)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", o.Ref, err)
+		}
+	}
+	if len(pods) == 0 {
+		return nil, nil //nolint:nilnil // see above
+	}
+	return &Workloads{Pods: drain.Explain(pods, budgets, now)}, nil
+}
+
+func appendAs[T any](list []T, o *unstructured.Unstructured) ([]T, error) {
+	var typed T
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed)
+	return append(list, typed), err
+}
+
+// named is how a report names a pod.
+func named(p *drain.Pod) string {
+	text := p.Namespace + "/" + p.Name + " on " + p.Node
+	if p.Owner != "" {
+		text += " (" + p.Owner + ")"
+	}
+	return text
+}
+
+// evictable looks for pods that would not leave now because of a disruption budget.
+func evictable(v *view) verdict {
+	var items []string
+	evicted := 0
+	for i := range v.Workloads.Pods {
+		p := &v.Workloads.Pods[i]
+		if p.Action == drain.Evict {
+			evicted++
+		}
+		if p.Held == nil || len(p.Held.Budgets) == 0 {
+			continue
+		}
+		item := fmt.Sprintf("%s: %s", named(p), p.Held.Message)
+		if p.Held.Since != nil {
+			item += ", since " + p.Held.Since.Format(time.RFC3339)
+		}
+		items = append(items, item+"; "+p.Held.Look)
+	}
+	if len(items) > 0 {
+		return failed(items, "%s would not leave now", plural(len(items), "pod", "pods"))
+	}
+	return held("%s would leave now", plural(evicted, "pod", "pods"))
+}
+
+// madeAgain looks for pods that a drain loses.
+func madeAgain(v *view) verdict {
+	var items []string
+	for i := range v.Workloads.Pods {
+		if p := &v.Workloads.Pods[i]; p.Action == drain.Evict && p.Owner == "" {
+			items = append(items, named(p))
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "nobody makes %s again", plural(len(items), "pod", "pods"))
+	}
+	return held("every pod that leaves has a controller")
+}
+
+// endsInTime looks for pods that hang while they terminate.
+func endsInTime(v *view) verdict {
+	var items []string
+	for i := range v.Workloads.Pods {
+		if p := &v.Workloads.Pods[i]; p.Held != nil && len(p.Held.Budgets) == 0 {
+			items = append(items, fmt.Sprintf("%s: %s; %s", named(p), p.Held.Message, p.Held.Look))
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "%s while terminating", plural(len(items), "pod hangs", "pods hang"))
+	}
+	return held("no pod terminates for longer than its grace period")
+}
