@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -137,11 +138,16 @@ func (s *session) etcdSnapshot(ctx context.Context, source sourceFlags, outs out
 	if err := checkFolders(out); err != nil {
 		return err
 	}
+	if _, err := os.Lstat(out); err == nil {
+		return usage("migrate etcd snapshot "+id+" --out OTHER", "%s is there already, and a snapshot is never written over", out)
+	}
 	client, prefix, err := s.etcdOf(ctx, source, id)
 	if err != nil {
 		return err
 	}
-	saved, err := client.Save(ctx, client.Endpoints()[0], out, prefix)
+	counter := newByteProgress(s.app.Err, "etcd's database", s.watched(), s.global.quiet, s.app.Clock.Now)
+	saved, err := client.Save(ctx, client.Endpoints()[0], out, prefix, counter.written)
+	counter.stop()
 	if err != nil {
 		return err
 	}

@@ -78,14 +78,17 @@ func TestASavedEtcdIsVerified(t *testing.T) {
 
 func TestEtcdCommandsThatAreIncomplete(t *testing.T) {
 	t.Parallel()
+	there := filepath.Join(t.TempDir(), "there.db")
+	require.NoError(t, os.WriteFile(there, []byte("earlier"), 0o600))
 	for want, args := range map[string][]string{
+		"a snapshot is never written over":                        {"etcd", "snapshot", "al9qy", "--out", there},
 		`there is no command "snapshots"; did you mean snapshot?`: {"etcd", "snapshots"},
-		"--out is missing":                {"etcd", "snapshot", "al9qy"},
-		"no such file":                    {"etcd", "verify", filepath.Join(t.TempDir(), "none.db")},
-		"/dev/null":                       {"etcd", "snapshot", "al9qy", "--out", "/dev/null/al9qy.db"},
-		`there is no format "junit" here`: {"etcd", "members", "al9qy", "-o", "junit"},
-		"exactly one file must be given":  {"etcd", "verify"},
-		"reading the kubeconfig":          {"etcd", "members", "al9qy"},
+		"--out is missing":                                        {"etcd", "snapshot", "al9qy"},
+		"no such file":                                            {"etcd", "verify", filepath.Join(t.TempDir(), "none.db")},
+		"/dev/null":                                               {"etcd", "snapshot", "al9qy", "--out", "/dev/null/al9qy.db"},
+		`there is no format "junit" here`:                         {"etcd", "members", "al9qy", "-o", "junit"},
+		"exactly one file must be given":                          {"etcd", "verify"},
+		"reading the kubeconfig":                                  {"etcd", "members", "al9qy"},
 	} {
 		got := run(t, args...)
 		assert.NotEqual(t, CodeOK, got.code, args)

@@ -30,21 +30,41 @@ func newProgress(w io.Writer, what string, total int, rewrite, quiet bool, clock
 	return &progress{w: w, what: what, total: total, rewrite: rewrite, clock: clock, lastLine: clock()}
 }
 
+// newByteProgress counts bytes whose end is not known.
+func newByteProgress(w io.Writer, what string, rewrite, quiet bool, clock func() time.Time) *progress {
+	if quiet {
+		return &progress{}
+	}
+	return &progress{w: w, what: what, rewrite: rewrite, clock: clock, lastLine: clock()}
+}
+
 // step counts one more.
 func (p *progress) step() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done++
+	p.show(p.done == p.total, func() string { return fmt.Sprintf("%d of %d", p.done, p.total) })
+}
+
+// written says how many bytes there are by now.
+func (p *progress) written(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.show(false, func() string { return byteSize(n) })
+}
+
+// show writes a line when it is time for one.
+func (p *progress) show(last bool, state func() string) {
 	if p.w == nil {
 		return
 	}
 	now := p.clock()
 	switch {
-	case p.rewrite && (p.done == p.total || now.Sub(p.lastLine) >= 100*time.Millisecond):
-		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s: %d of %d", p.what, p.done, p.total)
+	case p.rewrite && (last || now.Sub(p.lastLine) >= 100*time.Millisecond):
+		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s: %s", p.what, state())
 		p.lastLine = now
 	case !p.rewrite && now.Sub(p.lastLine) >= heartbeat:
-		_, _ = fmt.Fprintf(p.w, "%s  %s  %d of %d\n", now.UTC().Format(time.TimeOnly+"Z"), p.what, p.done, p.total)
+		_, _ = fmt.Fprintf(p.w, "%s  %s  %s\n", now.UTC().Format(time.TimeOnly+"Z"), p.what, state())
 		p.lastLine = now
 	}
 }

@@ -65,10 +65,9 @@ type Client struct {
 
 // endpoint is one server with its two ways in: questions and metrics.
 type endpoint struct {
-	url    string
-	config clientv3.Config
-	grpc   *clientv3.Client
-	http   *http.Client
+	url  string
+	grpc *clientv3.Client
+	http *http.Client
 }
 
 // Error tells which question to which endpoint went wrong.
@@ -131,7 +130,7 @@ func newEndpoint(e Endpoint, opts Options) (*endpoint, error) {
 	}
 	dial := func(ctx context.Context) (net.Conn, error) { return opts.Dial(ctx, "tcp", address) }
 
-	settings := clientv3.Config{
+	grpcClient, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{"https://" + parsed.Host}, TLS: config, DialTimeout: opts.Timeout,
 		MaxUnaryRetries: retries, BackoffWaitBetween: retryPause,
 		DialOptions: []grpc.DialOption{
@@ -139,15 +138,13 @@ func newEndpoint(e Endpoint, opts Options) (*endpoint, error) {
 			grpc.WithNoProxy(),
 		},
 		Logger: zap.NewNop(), // What goes wrong is in the error; the library's own lines would land in the middle of a view.
-	}
-	grpcClient, err := clientv3.New(settings)
+	})
 	if err != nil {
 		return nil, err
 	}
 	return &endpoint{
-		url:    e.URL,
-		config: settings,
-		grpc:   grpcClient,
+		url:  e.URL,
+		grpc: grpcClient,
 		http: &http.Client{
 			Transport: &http.Transport{
 				DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },

@@ -18,8 +18,6 @@ import (
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/client/v3/snapshot"
-	"go.uber.org/zap"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
@@ -54,21 +52,24 @@ type Snapshot struct {
 	Resources map[string]int `json:"resources,omitempty"`
 }
 
-// Save writes a snapshot of the server at one endpoint to a file, and opens it to see that it is whole. The file has its name only when it
-// was verified; it holds everything, so nobody else may read it. prefix is what Resources are counted below.
-func (c *Client) Save(ctx context.Context, endpointURL, path, prefix string) (*Snapshot, error) {
+// Save writes a snapshot of the server at one endpoint to a new file, and opens it to see that it is whole. The file has its name only when it
+// was verified; it holds everything, so nobody else may read it. prefix is what Resources are counted below. told hears now and then how
+// many bytes have come; nil hears nothing.
+func (c *Client) Save(ctx context.Context, endpointURL, path, prefix string, told func(written int64)) (*Snapshot, error) {
 	const operation = "snapshot"
 	e, err := c.at(endpointURL, operation)
 	if err != nil {
 		return nil, err
 	}
 	wrong := func(err error) error { return &Error{Endpoint: e.url, Operation: operation, Err: err} }
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fmt.Errorf("saving the snapshot as %s: %w", path, os.ErrExist)
+	}
 	if err := e.reach(ctx); err != nil {
 		return nil, wrong(err)
 	}
 	draft := path + unverified
-	// No time limit of its own: the size decides. The caller's context ends it.
-	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), e.config, draft); err != nil {
+	if err := e.stream(ctx, draft, told); err != nil {
 		return nil, wrong(failure.Join(c.cause(ctx, e, err), discard(draft)))
 	}
 	saved, err := Verify(draft, prefix)
@@ -80,6 +81,42 @@ func (c *Client) Save(ctx context.Context, endpointURL, path, prefix string) (*S
 	}
 	saved.Path = path
 	return saved, nil
+}
+
+// stream writes what the server sends. There is no time limit of its own: the size decides. The caller's context ends it.
+func (e *endpoint) stream(ctx context.Context, path string, told func(int64)) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in, err := e.grpc.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = failure.Join(err, in.Close()) }()
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = failure.Join(err, file.Close()) }()
+	if _, err := io.Copy(&teller{file, told, 0}, in); err != nil {
+		return fmt.Errorf("after some of it: %w", err)
+	}
+	return file.Sync()
+}
+
+// teller tells how much was written.
+type teller struct {
+	w    io.Writer
+	told func(int64)
+	n    int64
+}
+
+func (t *teller) Write(b []byte) (int, error) {
+	n, err := t.w.Write(b)
+	t.n += int64(n)
+	if t.told != nil {
+		t.told(t.n)
+	}
+	return n, err
 }
 
 func discard(path string) error {
