@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,8 +27,7 @@ func migrate(t *testing.T, seen *requests, args ...string) (code int, stdout, st
 	var out, errs bytes.Buffer
 	app := cli.App{
 		In: strings.NewReader(""), Out: &out, Err: &errs,
-		Environ: []string{"HOME=" + t.TempDir(), "NO_COLOR=1"},
-		Now:     func() time.Time { return time.Date(2026, 11, 22, 7, 0, 0, 0, time.UTC) },
+		Environ: []string{"HOME=" + t.TempDir(), "NO_COLOR=1", "MIGRATE_CLOCK=2026-11-22T07:00:00Z"},
 		Wrap: func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(r *http.Request) (*http.Response, error) {
 				seen.add(r)
