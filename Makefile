@@ -92,7 +92,7 @@ e2e-provider: setup lab ## walk a cluster of real virtual machines through its l
 .PHONY: e2e-adopt
 e2e-adopt: setup lab ## take a running legacy cluster of real virtual machines over and give it back; root, QEMU and up to an hour without KVM
 	bin/lab image build legacy
-	cd lab && go test -tags e2e ./e2e -run TestAdopt -count=1 -timeout 150m -v
+	cd lab && go test -tags e2e ./e2e -run TestAdopt -count=1 -timeout 150m -v -args -workers $(or $(WORKERS),1)
 
 .PHONY: check
 check: lint verify test ## everything a reviewer expects

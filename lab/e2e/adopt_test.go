@@ -8,10 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,9 +51,12 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+// With -workers 0 the cluster is its master, which runs the workload too: all that two cores without hardware virtualization can take.
+var workers = flag.Int("workers", 1, "workers of the legacy cluster")
+
 func (w *world) legacyBoots(ctx context.Context) {
 	// The operators' polls are a good part of what an emulated API server has to answer: they are made less faster than by default.
-	w.stream(ctx, w.lab, "legacy", "up", "--dir", w.dir, "--faster", "10", "--wait", "90m")
+	w.stream(ctx, w.lab, "legacy", "up", "--dir", w.dir, "--faster", "10", "--wait", "90m", "--workers", strconv.Itoa(*workers))
 	raw, err := os.ReadFile(filepath.Join(w.dir, "legacy", legacycluster.ID, install.FileKubeconfig))
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
@@ -84,6 +89,7 @@ spec:
   template:
     metadata: {labels: {app: echo}}
     spec:
+      tolerations: [{operator: Exists}]
       containers:
         - name: echo
           image: lab.test/echo:1
@@ -109,22 +115,6 @@ spec:
   ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
 ---
 apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: ledger, namespace: shop}
-spec:
-  serviceName: ledger
-  selector: {matchLabels: {app: ledger}}
-  template:
-    metadata: {labels: {app: ledger}}
-    spec:
-      containers:
-        - name: ledger
-          image: lab.test/echo:1
-          imagePullPolicy: Never
-          volumeMounts: [{name: data, mountPath: /data}]
-      volumes: [{name: data, hostPath: {path: /data/pgdata, type: Directory}}]
----
-apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: agent, namespace: shop}
 spec:
@@ -139,14 +129,36 @@ spec:
           imagePullPolicy: Never
 `
 
+// ledgerManifest is on a volume of the worker's host.
+const ledgerManifest = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: ledger, namespace: shop}
+spec:
+  serviceName: ledger
+  selector: {matchLabels: {app: ledger}}
+  template:
+    metadata: {labels: {app: ledger}}
+    spec:
+      containers:
+        - name: ledger
+          image: lab.test/echo:1
+          imagePullPolicy: Never
+          volumeMounts: [{name: data, mountPath: /data}]
+      volumes: [{name: data, hostPath: {path: /data/pgdata, type: Directory}}]
+`
+
 func (w *world) legacyWorkloadsRun(ctx context.Context) {
-	w.eventually(ctx, short, "the workloads are applied", func(ctx context.Context) error { return w.wcApply(ctx, legacyManifest) })
+	manifest, wanted := legacyManifest, 2+1+*workers // of the Deployment, and of the DaemonSet
+	if *workers > 0 {
+		manifest, wanted = manifest+"---\n"+ledgerManifest, wanted+1
+	}
+	w.eventually(ctx, short, "the workloads are applied", func(ctx context.Context) error { return w.wcApply(ctx, manifest) })
 	w.eventually(ctx, long, "all workloads are ready", func(ctx context.Context) error {
 		pods, err := w.list(ctx, w.wc, "pods", "-n", "shop")
 		if err != nil {
 			return err
 		}
-		const wanted = 5 // 2 of the Deployment, 1 of the StatefulSet, 2 of the DaemonSet
 		if len(pods) != wanted {
 			return fmt.Errorf("%d pods instead of %d", len(pods), wanted)
 		}
@@ -185,12 +197,12 @@ type answers struct {
 	DurationHistogram struct{ Max float64 }
 }
 
-// whileAsked does something while a workload is asked twenty times a second: at a port of the worker, from the management cluster's network.
+// whileAsked does something while a workload is asked twenty times a second: at a port of a machine, from the management cluster's network.
 // Every request has to be answered.
 func (w *world) whileAsked(ctx context.Context, name string, do func(context.Context)) {
 	w.t.Helper()
 	file := filepath.Join(w.work, name+".answers.json")
-	argv := w.inside(w.fortio, "load", "-qps", "20", "-c", "10", "-keepalive=false", "-t", "0", "-timeout", "30s", "-json", file, "http://"+w.workerAddress(ctx)+":30080/")
+	argv := w.inside(w.fortio, "load", "-qps", "20", "-c", "10", "-keepalive=false", "-t", "0", "-timeout", "30s", "-json", file, "http://"+w.lastMachine(ctx).IP+":30080/")
 	asker := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer
 	asker.Stdout, asker.Stderr = &said, &said
@@ -221,18 +233,18 @@ func (w *world) whileAsked(ctx context.Context, name string, do func(context.Con
 	do(ctx)
 }
 
-// workerAddress is where the worker's machine is in the lab's network.
-func (w *world) workerAddress(ctx context.Context) string {
+// lastMachine is a worker where there is one.
+func (w *world) lastMachine(ctx context.Context) install.Machine {
 	w.t.Helper()
 	var status install.Status
 	require.NoError(w.t, json.Unmarshal([]byte(w.must(ctx, w.lab, "legacy", "status", "--dir", w.dir, "-o", "json")), &status))
+	require.NotEmpty(w.t, status.Machines)
 	for _, m := range status.Machines {
 		if m.Role == "worker" {
-			return m.IP
+			return m
 		}
 	}
-	require.Fail(w.t, "there is no worker")
-	return ""
+	return status.Machines[0]
 }
 
 // tryMigrate runs the program from inside the lab's network, where both API servers answer. It returns the exit code.
@@ -384,14 +396,9 @@ func (w *world) killedRunGoesOn(ctx context.Context) {
 	w.areMachines(ctx)
 }
 
-// restartIsNamed ends the worker's virtual machine. Its container starts again, and the proof says so.
+// restartIsNamed ends a virtual machine. Its container starts again, and the proof says so.
 func (w *world) restartIsNamed(ctx context.Context) {
-	name := ""
-	for pod := range w.legacyPods(ctx) {
-		if strings.HasPrefix(pod, "worker-") {
-			name = pod
-		}
-	}
+	name := w.lastMachine(ctx).Pod
 	w.killVM(ctx, name)
 	w.eventually(ctx, short, "the proof names "+name, func(ctx context.Context) error {
 		code, out := w.tryMigrate(ctx, "proof", legacycluster.ID, "-o", "json")
