@@ -70,16 +70,18 @@ func (a *Adopter) Settle(ctx context.Context, settle time.Duration) error {
 		writes []ForeignWrite
 		group  sync.WaitGroup
 	)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
 	for i, kind := range kinds {
 		group.Go(func() {
-			found, err := a.settleKind(ctx, kind, ends)
+			found, err := a.settleKind(ctx, watching, kind, ends)
 			mu.Lock()
 			defer mu.Unlock()
 			writes = append(writes, found...)
 			if errs[i] = err; err != nil || len(found) > 0 {
-				cancel() // What was found is enough; waiting longer tells nothing new.
+				// What was found is enough; waiting longer tells nothing new. The other kinds are compared once more: what was seen first may be
+				// what Kubernetes made of somebody's write.
+				stop()
 			}
 		})
 	}
@@ -97,8 +99,8 @@ func (a *Adopter) Settle(ctx context.Context, settle time.Duration) error {
 }
 
 // settleKind lists a kind, watches it until the end, and lists it again when a watch ended before: nothing is missed in between, because
-// the comparison is always with the first list.
-func (a *Adopter) settleKind(ctx context.Context, w watched, ends time.Time) ([]ForeignWrite, error) {
+// the comparison is always with the first list. When watching is over, it is compared at once.
+func (a *Adopter) settleKind(ctx, watching context.Context, w watched, ends time.Time) ([]ForeignWrite, error) {
 	first, version, err := a.fingerprints(ctx, w)
 	if meta.IsNoMatchError(err) {
 		return nil, nil // A kind that is not served has no writers.
@@ -108,16 +110,19 @@ func (a *Adopter) settleKind(ctx context.Context, w watched, ends time.Time) ([]
 	}
 	for {
 		left := ends.Sub(a.Clock.Now())
-		if left <= 0 {
+		if left <= 0 || watching.Err() != nil {
 			now, _, err := a.fingerprints(ctx, w)
 			if err != nil {
 				return nil, err
 			}
 			return compareAll(first, now), nil
 		}
-		found, err := a.follow(ctx, w, first, version, left)
+		found, err := a.follow(watching, w, first, version, left)
 		if len(found) > 0 || ctx.Err() != nil {
 			return found, ctx.Err()
+		}
+		if watching.Err() != nil {
+			continue
 		}
 		if err != nil && !kube.Transient(err) {
 			return nil, err

@@ -405,14 +405,21 @@ func (e *Engine) save(ctx context.Context) error {
 
 // retry tries again for as long as what fails may pass by itself: the API server is away, or somebody changed an object in between.
 func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Context) error) error {
-	ends := e.Clock.Now().Add(e.opts.Retry)
-	away := false
+	// A timer counts the time that passes, whatever the clock on the wall is set to meanwhile.
+	deadline := e.Clock.NewTimer(e.opts.Retry)
+	defer deadline.Stop()
+	over, away := e.opts.Retry == 0, false
 	for {
 		err := do(ctx)
+		select {
+		case <-deadline.C():
+			over = true
+		default:
+		}
 		// A server that comes back forbids everything until it has read its roles.
 		passing := passes(err) || away && apierrors.IsForbidden(err)
 		away = away || kube.Transient(err)
-		if err == nil || ctx.Err() != nil || !passing || e.Clock.Now().After(ends) {
+		if err == nil || ctx.Err() != nil || !passing || over {
 			if err != nil && ctx.Err() != nil {
 				return failure.Join(ctx.Err(), err)
 			}

@@ -191,10 +191,14 @@ func (l *Lock) Token() int64 {
 // Gate says whether this run may write now. A lock that could not be renewed for a while, because the API server was away, is renewed here:
 // as long as nobody else took it, nothing is lost.
 func (l *Lock) Gate(ctx context.Context) error {
-	l.mu.Lock()
-	late := l.failure == nil && l.late()
-	l.mu.Unlock()
-	if late {
+	// A clock that is set while the lock is renewed makes it late again at once.
+	for range renewals {
+		l.mu.Lock()
+		late := l.failure == nil && l.late()
+		l.mu.Unlock()
+		if !late {
+			break
+		}
 		l.renew(ctx)
 	}
 	l.mu.Lock()
@@ -207,6 +211,9 @@ func (l *Lock) Gate(ctx context.Context) error {
 	}
 	return nil
 }
+
+// renewals is how often a late lock is renewed before its holder gives up for now.
+const renewals = 3
 
 // late tells that one of the two clocks says that the time to write is over.
 func (l *Lock) late() bool {

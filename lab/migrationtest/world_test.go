@@ -13,6 +13,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
@@ -59,6 +60,10 @@ func TestClusterIsOneThatMayBeMigrated(t *testing.T) {
 		Cluster: picture, Fleet: fleet, Now: time.Now(), Source: "test", Tool: "test", CA: authority, Translated: true, Translation: result.Findings,
 		EtcdUnread: "nothing listens under etcd's name",
 	})
+	require.NoError(t, err)
+	inside, err := kube.ForConfig(c.Workload.Config(), kube.Options{})
+	require.NoError(t, err)
+	facts.Workloads, err = check.AskWorkloads(t.Context(), inside.Reader, time.Now())
 	require.NoError(t, err)
 	report, err := check.Run(t.Context(), facts, check.Options{Accept: c.Acceptances()})
 	require.NoError(t, err)
