@@ -3,6 +3,7 @@ package adopt
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -121,14 +122,11 @@ func (a *Adopter) settleKind(ctx, watching context.Context, w watched, ends time
 		if len(found) > 0 || ctx.Err() != nil {
 			return found, ctx.Err()
 		}
-		if watching.Err() != nil {
-			continue
-		}
-		if err != nil && !kube.Transient(err) {
+		if broken(err) {
 			return nil, err
 		}
 		now, newer, err := a.fingerprints(ctx, w)
-		if err != nil && !kube.Transient(err) {
+		if broken(err) {
 			return nil, err
 		}
 		if err == nil {
@@ -138,6 +136,11 @@ func (a *Adopter) settleKind(ctx, watching context.Context, w watched, ends time
 			}
 		}
 	}
+}
+
+// broken tells of an error that neither passes by itself nor is the end of watching.
+func broken(err error) bool {
+	return err != nil && !kube.Transient(err) && !errors.Is(err, context.Canceled)
 }
 
 // fingerprint is what counts of an object.

@@ -408,14 +408,10 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 	// A timer counts the time that passes, whatever the clock on the wall is set to meanwhile.
 	deadline := e.Clock.NewTimer(e.opts.Retry)
 	defer deadline.Stop()
-	over, away := e.opts.Retry == 0, false
+	away := false
 	for {
 		err := do(ctx)
-		select {
-		case <-deadline.C():
-			over = true
-		default:
-		}
+		over := rang(deadline)
 		// A server that comes back forbids everything until it has read its roles.
 		passing := passes(err) || away && apierrors.IsForbidden(err)
 		away = away || kube.Transient(err)
@@ -436,6 +432,16 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 		case <-ctx.Done():
 			timer.Stop()
 		}
+	}
+}
+
+// rang tells that a timer's time has passed. It can be asked once.
+func rang(timer clock.Timer) bool {
+	select {
+	case <-timer.C():
+		return true
+	default:
+		return false
 	}
 }
 
