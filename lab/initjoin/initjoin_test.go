@@ -60,9 +60,6 @@ type machine struct {
 	legacy *etcdtest.Cluster
 	// etcd is the program, help what it says about its flags.
 	etcd, help string
-	// stopKubelet ends what this machine runs, and kubelet says when it has.
-	stopKubelet context.CancelFunc
-	kubelet     chan struct{}
 }
 
 // newMachine makes a machine as CAPBK leaves it right before the commands that run before kubeadm, and the etcd it is to join.
@@ -224,9 +221,9 @@ func (m *machine) run(ctx context.Context) (code int, said string) {
 func (m *machine) startKubelet() {
 	m.t.Helper()
 	ctx, stop := context.WithCancel(m.t.Context())
-	m.stopKubelet, m.kubelet = stop, make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(m.kubelet)
+		defer close(ended)
 		for ctx.Err() == nil {
 			raw, err := os.ReadFile(manifest)
 			var pod corev1.Pod
@@ -247,7 +244,7 @@ func (m *machine) startKubelet() {
 	}()
 	m.t.Cleanup(func() {
 		stop()
-		<-m.kubelet
+		<-ended
 	})
 }
 
