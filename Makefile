@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cluster-api-provider-kvm
 export LAB_CACHE ?= $(CACHE)
 TOOLS := $(CACHE)/tools
+# A line for each package, and what failed, with its output, once more at the end: the log of a run of all tests is too long to search.
+GOTEST := $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
 # Work files of other checkouts must not leak into builds.
@@ -34,14 +36,14 @@ lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API
 	bin/lab build
 
 .PHONY: test
-test: setup lab ## run every test, those against real components included
-	go test ./...
-	cd lab && go test -p 1 -timeout 30m ./... # each package starts clusters of its own, which wait for one another's processors
-	cd lab/host && LAB_CACHE='$(LAB_CACHE)' go test -timeout 15m ./...
+test: setup lab $(TOOLS)/gotestsum ## run every test, those against real components included
+	$(GOTEST) ./...
+	cd lab && $(GOTEST) -p 1 -timeout 30m ./... # each package starts clusters of its own, which wait for one another's processors
+	cd lab/host && LAB_CACHE='$(LAB_CACHE)' $(GOTEST) -timeout 15m ./...
 
 .PHONY: test-race
-test-race: ## run the product's tests with the race detector
-	go test -race -short ./internal/...
+test-race: $(TOOLS)/gotestsum ## run the product's tests with the race detector
+	$(GOTEST) -race -short ./internal/...
 
 .PHONY: bench
 bench: build ## run the benchmarks that docs/performance.md quotes
