@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -405,6 +407,35 @@ func (a *Adopter) RemoveObjects(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// AwaitRemoved waits until the garbage collector has removed what the provider had made for the KVMCluster: its finalizer was taken off by
+// hand, so nobody else does, and a cluster that was given back leaves nothing behind.
+func (a *Adopter) AwaitRemoved(ctx context.Context) error {
+	for _, kind := range dependents() {
+		err := a.await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Result.Namespace}, func(byName map[string]*unstructured.Unstructured) string {
+			for _, o := range byName {
+				owner := metav1.GetControllerOf(o)
+				if owner != nil && owner.Kind == "KVMCluster" && o.GetLabels()[clusterv1.ClusterNameLabel] == a.Picture.ID {
+					return fmt.Sprintf("the garbage collector to remove %s", kube.TargetOf(o))
+				}
+			}
+			return ""
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dependents are the kinds that the provider makes for a KVMCluster.
+func dependents() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("Service"),
+		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		networkingv1.SchemeGroupVersion.WithKind("Ingress"),
+	}
 }
 
 // isMine tells that an object was made by the migration, or by Cluster API from such a one.

@@ -73,7 +73,8 @@ func Graph() []Phase {
 			{
 				ID: "translate/objects", Title: "create Secrets, KVMCluster, Cluster, templates and MachineDeployments, paused",
 				Why: "Cluster API finds everything by name and generates what it misses, so all of it comes first",
-				Act: apply(translate.PhaseTranslate), Verify: applied(translate.PhaseTranslate), Undo: adopting((*adopt.Adopter).RemoveObjects),
+				Act: apply(translate.PhaseTranslate), Verify: applied(translate.PhaseTranslate),
+				Undo: adopting((*adopt.Adopter).RemoveObjects), VerifyUndo: adopting((*adopt.Adopter).AwaitRemoved),
 			},
 			{
 				ID: "translate/paused", Title: "wait until Cluster API has seen that the Cluster is paused",

@@ -114,10 +114,14 @@ func TestAReplacedPodStopsTheRun(t *testing.T) {
 	o := newOperator(t, c, "precise")
 	code, _, said := o.run(t.Context(), "--until", "fence")
 	require.Equal(t, cli.CodeOK, code, said)
-	for _, pod := range c.Pods(t) {
+	for node, pod := range c.Pods(t) {
 		if pod.Labels["app"] == "worker" {
 			require.NoError(t, world.Client.Patch(t.Context(), &pod, mergePatch(`{"metadata":{"finalizers":null}}`)))
 			require.NoError(t, world.Client.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+			require.Eventually(t, func() bool {
+				replacement, there := c.Pods(t)[node]
+				return there && replacement.UID != pod.UID
+			}, time.Minute, 100*time.Millisecond, "the ReplicaSet makes another pod")
 		}
 	}
 	code, _, said = o.run(t.Context())
