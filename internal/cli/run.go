@@ -357,7 +357,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 	namespace := u.namespace
 	lock := &migrate.Lock{
 		Client: change.Client, Clock: clk, Key: migrate.LockKey(namespace, u.id), Holder: s.who() + fmt.Sprintf(" (%d)", os.Getpid()),
-		Duration: o.lease, Gone: s.gone,
+		Duration: o.lease, Gone: s.gone, Tell: view.tell,
 	}
 	counter := &migrate.Counter{}
 	told := kube.WriterOptions{Gate: lock.Gate, Told: counter.Add}

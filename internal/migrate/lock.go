@@ -50,6 +50,8 @@ type Lock struct {
 	Duration time.Duration
 	// Gone tells that a holder of this machine has ended, so that its lock need not be waited for; nil believes nobody.
 	Gone func(holder string) bool
+	// Tell hears whose lock is watched before it is taken, and for how long at most; nil tells nobody.
+	Tell func(format string, args ...any)
 
 	mu      sync.Mutex
 	token   int64
@@ -101,6 +103,9 @@ func (l *Lock) ended(ctx context.Context, lease *coordinationv1.Lease) error {
 		return &HeldError{Holder: holder, Until: ends}
 	}
 	// It has ended, unless this clock is ahead of the holder's, or it was renewed in what is the future here.
+	if l.Tell != nil {
+		l.Tell("the run of %s has left its lock; watching for %s that it really has ended", holder, lasts)
+	}
 	timer := l.Clock.NewTimer(lasts)
 	defer timer.Stop()
 	select {

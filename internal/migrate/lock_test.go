@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -75,9 +76,11 @@ func TestAKilledHoldersLockEnds(t *testing.T) {
 	clk.Step(29 * time.Second)
 	require.Error(t, lock("grace").Acquire(t.Context()))
 	clk.Step(2 * time.Second)
-	waited := 0
-	require.NoError(t, acquire(t, clk, lock("grace"), func() { waited++ }))
+	next, waited, told := lock("grace"), 0, ""
+	next.Tell = func(format string, args ...any) { told += fmt.Sprintf(format, args...) }
+	require.NoError(t, acquire(t, clk, next, func() { waited++ }))
 	assert.Equal(t, 1, waited, "the lock is looked at for as long as it lasts")
+	assert.Equal(t, "the run of ada has left its lock; watching for 30s that it really has ended", told)
 	require.ErrorIs(t, killed.Gate(t.Context()), ErrLockLost, "the earlier holder may not write any more")
 	require.ErrorIs(t, killed.Gate(t.Context()), ErrLockLost, "and that stays so")
 }
