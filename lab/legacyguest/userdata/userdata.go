@@ -64,7 +64,8 @@ type Options struct {
 	Reserved Reserved
 	// Patient gives probes of pods and leader elections the time they need on a machine without hardware virtualisation, where everything
 	// takes twenty times as long: otherwise kubelets end containers before they are up, and controllers end themselves when they cannot
-	// renew a lease in time. Nothing else is stretched.
+	// renew a lease in time. Kubelets measure containers less often, and API servers collect garbage less often, because a
+	// processor that is emulated has no time for that. Nothing else is stretched.
 	Patient bool
 }
 
@@ -156,6 +157,9 @@ func Render(userData string, o Options) (string, error) {
 	}
 	for _, u := range objects(d, "systemd", "units") {
 		renameField(u, "contents", rename)
+		if o.Patient && text(u, "name") == kubeletUnit {
+			u["contents"] = strings.Replace(text(u, "contents"), "  --v=2\n", "  --v=2 \\\n  --housekeeping-interval=5m\n", 1)
+		}
 		for _, dropin := range objects(u, "dropins") {
 			renameField(dropin, "contents", rename)
 		}
@@ -240,6 +244,7 @@ func (o Options) changeFile(f map[string]any, rename *strings.Replacer) error {
 var (
 	probeTime     = regexp.MustCompile(`(?m)^( *)(initialDelaySeconds|periodSeconds|timeoutSeconds): (\d+) *$`)
 	liveness      = regexp.MustCompile(`(?m)^( *)livenessProbe:$`)
+	environment   = regexp.MustCompile(`(?m)^( *)env:$`)
 	encryptionKey = regexp.MustCompile(`(?m)^(\s*secret:\s*)\S+$`)
 	apiServer     = regexp.MustCompile(`(?m)^\s*server:\s*https://api\.([^\s/:]+)\s*$`)
 )
@@ -276,6 +281,9 @@ const (
 	leaderYAML  = "leaderElection:\n  leaseDuration: 180s\n  renewDeadline: 150s\n  retryPeriod: 20s\n"
 )
 
+// kubeletUnit is the unit of the kubelet.
+const kubeletUnit = "k8s-kubelet.service"
+
 // patientFile stretches what a file says about time.
 func patientFile(path string, content []byte) []byte {
 	switch {
@@ -284,12 +292,17 @@ func patientFile(path string, content []byte) []byte {
 	case strings.HasPrefix(path, "/etc/kubernetes/manifests/"):
 		// The controller manager's probe asks the scheduler's port: with the default of three failures, a scheduler that starts takes it along.
 		content = liveness.ReplaceAll(patient(content), []byte("$0\n$1  failureThreshold: 30"))
+		content = environment.ReplaceAll(content, []byte("$0\n$1- name: GOGC\n$1  value: \"300\""))
 		if strings.HasSuffix(path, "/k8s-controller-manager.yaml") {
 			content = bytes.Replace(content, []byte("    - --profiling=false\n"), []byte("    - --profiling=false\n"+leaderFlags), 1)
 		}
 		return content
 	case strings.HasPrefix(path, "/srv/"):
 		return patient(content)
+	case path == "/opt/k8s-addons":
+		// It starts kubectl two dozen times, and each time that reads the whole API description, twice, and asks for every group.
+		content = bytes.ReplaceAll(content, []byte("kubectl apply "), []byte("kubectl apply --validate=false --openapi-patch=false "))
+		return bytes.Replace(content, []byte("#!/bin/bash\n"), []byte("#!/bin/bash\nexport HOME=/root GOGC=400 # where kubectl remembers the groups\n"), 1)
 	default:
 		return content
 	}

@@ -106,13 +106,20 @@ func TestPatienceStretchesProbes(t *testing.T) {
 
 		after := files(t, rendered)
 		assert.Contains(t, string(after["/etc/kubernetes/config/kubelet.yaml.tmpl"]), "featureGates:\n  ExecProbeTimeout: false\n  TTLAfterFinished: true\n")
+		document, err := userdata.Decode(rendered)
+		require.NoError(t, err)
+		assert.Contains(t, string(document), `  --v=2 \\\n  --housekeeping-interval=5m\n`)
 		if strings.HasPrefix(name, "master-") {
 			server := string(after["/etc/kubernetes/manifests/k8s-api-server.yaml"])
 			assert.Contains(t, server, "    livenessProbe:\n      failureThreshold: 30\n      tcpSocket:\n        port: 443\n      initialDelaySeconds: 300\n      timeoutSeconds: 60\n")
+			assert.Contains(t, server, "    env:\n    - name: GOGC\n      value: \"300\"\n    - name: HOST_IP\n")
 			controllers := string(after["/etc/kubernetes/manifests/k8s-controller-manager.yaml"])
 			assert.Contains(t, controllers, "    - --profiling=false\n    - --leader-elect-lease-duration=180s\n")
 			assert.Equal(t, 1, strings.Count(controllers, "failureThreshold: 30\n"))
 			assert.Contains(t, string(after["/etc/kubernetes/config/scheduler.yaml"]), "scheduler.yaml\nleaderElection:\n  leaseDuration: 180s\n")
+			addons := string(after["/opt/k8s-addons"])
+			assert.Equal(t, strings.Count(addons, "kubectl apply"), strings.Count(addons, "kubectl apply --validate=false --openapi-patch=false "))
+			assert.Contains(t, addons, "#!/bin/bash\nexport HOME=/root GOGC=400")
 			assert.Contains(t, string(after["/srv/kube-proxy-ds.yaml"]), "            initialDelaySeconds: 200\n            periodSeconds: 30\n")
 		}
 	}
