@@ -153,7 +153,7 @@ func (w *world) legacyWorkloadsRun(ctx context.Context) {
 	if *workers > 0 {
 		manifest, wanted = manifest+"---\n"+ledgerManifest, wanted+1
 	}
-	w.eventually(ctx, short, "the workloads are applied", func(ctx context.Context) error { return w.wcApply(ctx, manifest) })
+	w.eventually(ctx, long, "the workloads are applied", func(ctx context.Context) error { return w.wcApply(ctx, manifest) })
 	w.eventually(ctx, long, "all workloads are ready", func(ctx context.Context) error {
 		pods, err := w.list(ctx, w.wc, "pods", "-n", "shop")
 		if err != nil {

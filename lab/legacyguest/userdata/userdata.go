@@ -275,10 +275,12 @@ func (r Reserved) apply(template []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// Leader elections of a patient control plane, as flags and in the scheduler's configuration.
+// What a patient control plane is told: leader elections, as flags and in the scheduler's configuration, and how long Nodes may be silent.
 const (
 	leaderFlags = "    - --leader-elect-lease-duration=180s\n    - --leader-elect-renew-deadline=150s\n    - --leader-elect-retry-period=20s\n"
-	leaderYAML  = "leaderElection:\n  leaseDuration: 180s\n  renewDeadline: 150s\n  retryPeriod: 20s\n"
+	// A kubelet that is slow is not gone: after the usual 40 seconds its Node was NotReady for minutes while every pod on it answered.
+	graceFlag  = "    - --node-monitor-grace-period=5m\n"
+	leaderYAML = "leaderElection:\n  leaseDuration: 180s\n  renewDeadline: 150s\n  retryPeriod: 20s\n"
 )
 
 // kubeletUnit is the unit of the kubelet.
@@ -294,7 +296,7 @@ func patientFile(path string, content []byte) []byte {
 		content = liveness.ReplaceAll(patient(content), []byte("$0\n$1  failureThreshold: 30"))
 		content = environment.ReplaceAll(content, []byte("$0\n$1- name: GOGC\n$1  value: \"300\""))
 		if strings.HasSuffix(path, "/k8s-controller-manager.yaml") {
-			content = bytes.Replace(content, []byte("    - --profiling=false\n"), []byte("    - --profiling=false\n"+leaderFlags), 1)
+			content = bytes.Replace(content, []byte("    - --profiling=false\n"), []byte("    - --profiling=false\n"+leaderFlags+graceFlag), 1)
 		}
 		return content
 	case strings.HasPrefix(path, "/srv/"):

@@ -115,6 +115,7 @@ func TestPatienceStretchesProbes(t *testing.T) {
 			assert.Contains(t, server, "    env:\n    - name: GOGC\n      value: \"300\"\n    - name: HOST_IP\n")
 			controllers := string(after["/etc/kubernetes/manifests/k8s-controller-manager.yaml"])
 			assert.Contains(t, controllers, "    - --profiling=false\n    - --leader-elect-lease-duration=180s\n")
+			assert.Contains(t, controllers, "    - --node-monitor-grace-period=5m\n")
 			assert.Equal(t, 1, strings.Count(controllers, "failureThreshold: 30\n"))
 			assert.Contains(t, string(after["/etc/kubernetes/config/scheduler.yaml"]), "scheduler.yaml\nleaderElection:\n  leaseDuration: 180s\n")
 			addons := string(after["/opt/k8s-addons"])
