@@ -20,7 +20,7 @@ const (
 	CodeOK Code = 0
 	// CodeError is everything unexpected.
 	CodeError Code = 1
-	// CodeChanges means that a plan has changes; only with --detailed-exitcode.
+	// CodeChanges means that a plan has changes, or a forecast actions; only with --detailed-exitcode.
 	CodeChanges Code = 2
 	// CodeBlocked means that a check or a gate says no.
 	CodeBlocked Code = 3
@@ -54,7 +54,7 @@ func Codes() []CodeDoc {
 	return []CodeDoc{
 		{CodeOK, "ok", "done, or nothing to do", "`check`: every check passed or warned. `plan`: a plan was made, whatever it says, unless `--detailed-exitcode` is given; with it: nothing to change."},
 		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `check`: a check could not look, which is not a pass."},
-		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something."},
+		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something. `forecast --detailed-exitcode`: Cluster API would do something, or could."},
 		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan --detailed-exitcode`."},
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration."},
 		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode`: a value the earlier plan used is different now."},

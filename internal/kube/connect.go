@@ -105,6 +105,15 @@ func ForConfig(config *rest.Config, opts Options) (*ReadOnly, error) {
 	}, nil
 }
 
+// Client is the same connection for code that asks for a whole client: what it writes is a dry run, and anything else is refused.
+func (r *ReadOnly) Client(scheme *runtime.Scheme) (client.Client, error) {
+	full, err := client.New(r.config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("preparing a client for %s: %w", r.config.Host, err)
+	}
+	return client.NewDryRunClient(full), nil
+}
+
 // Changing is a connection that can change a cluster. Only commands that run a migration make one.
 type Changing struct {
 	// Client reads, uncached, and watches; changes go through a Writer made of it.
