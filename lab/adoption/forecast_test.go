@@ -237,9 +237,9 @@ func (f *future) workers() {
 	f.until("no Machine", func() bool { return len(f.machines(clusterv1.MachineDeploymentNameLabel)) == 0 })
 }
 
-func into(t testing.TB, o *unstructured.Unstructured, typed any) {
-	t.Helper()
+func into(tb testing.TB, o *unstructured.Unstructured, typed any) {
+	tb.Helper()
 	raw, err := json.Marshal(o.Object)
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(raw, typed))
+	require.NoError(tb, err)
+	require.NoError(tb, json.Unmarshal(raw, typed))
 }
