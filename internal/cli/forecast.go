@@ -8,10 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
@@ -69,12 +71,17 @@ func (s *session) forecast(ctx context.Context, o forecastOptions, id string) er
 	if sources.Workload, err = s.insideOf(ctx, management, key); err != nil {
 		return err
 	}
-	if etcd, _, err := s.etcdOf(ctx, o.storage, id); err == nil {
-		sources.Members = etcd.Members
-	} else {
-		s.log.Infof("the members of etcd are not asked for: %s", err)
+	sources.Members = func(ctx context.Context) (etcd.Members, error) {
+		legacy, _, err := s.etcdOf(ctx, o.storage, id)
+		if err != nil {
+			return etcd.Members{}, err
+		}
+		return legacy.Members(ctx)
 	}
 	found, err := forecast.Of(ctx, sources, key)
+	if apierrors.IsNotFound(err) {
+		return withHint(err, "kubectl get clusters.cluster.x-k8s.io -A")
+	}
 	if err != nil {
 		return err
 	}
@@ -121,7 +128,9 @@ func (s *session) insideOf(ctx context.Context, management client.Reader, cluste
 		if err != nil {
 			return nil, nil //nolint:nilnil,nilerr // no kubeconfig is an ordinary answer
 		}
-		config, err = kube.ConfigFromSecret(secret.Data["value"])
+		if config, err = kube.ConfigFromSecret(secret.Data["value"]); err != nil {
+			err = fmt.Errorf("reading Secret %s/%s-kubeconfig: %w", cluster.Namespace, cluster.Name, err)
+		}
 	}
 	if err != nil {
 		return nil, err

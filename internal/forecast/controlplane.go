@@ -161,17 +161,12 @@ func (l *look) members(ctx context.Context, k *controlplanev1.KubeadmControlPlan
 		expected[m.Status.NodeRef.Name] = true
 	}
 	delete(expected, "")
-	if l.Members == nil {
-		// What it has seen itself counts for as long as it looks.
-		if !annotations.IsPaused(l.cluster, k) && conditions.IsTrue(k, controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition) {
-			return
-		}
-		l.unknown("etcd's members, which cannot be asked for")
-		return
-	}
 	table, err := l.Members(ctx)
 	if err != nil {
-		l.unknown("etcd's members: %s", err)
+		// What it has seen itself counts for as long as it looks.
+		if annotations.IsPaused(l.cluster, k) || !conditions.IsTrue(k, controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition) {
+			l.unknown("etcd's members: %s", err)
+		}
 		return
 	}
 	for _, m := range table.Members {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
@@ -72,7 +71,7 @@ type Sources struct {
 	Management client.Client
 	// Workload reads the workload cluster; nil when there is no way to it.
 	Workload client.Reader
-	// Members asks etcd for its member table; nil when there is no way to it.
+	// Members asks etcd for its member table, or says why it cannot.
 	Members func(ctx context.Context) (etcd.Members, error)
 	Now     time.Time
 }
@@ -125,9 +124,8 @@ func Of(ctx context.Context, sources Sources, key client.ObjectKey) (*Forecast, 
 }
 
 // list reads a kind of the cluster's objects.
-func (l *look) list(ctx context.Context, into client.ObjectList, more ...client.ListOption) error {
-	options := append([]client.ListOption{client.InNamespace(l.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: l.cluster.Name}}, more...)
-	if err := l.Management.List(ctx, into, options...); err != nil {
+func (l *look) list(ctx context.Context, into client.ObjectList) error {
+	if err := l.Management.List(ctx, into, client.InNamespace(l.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: l.cluster.Name}); err != nil {
 		return fmt.Errorf("listing %T of cluster %s: %w", into, l.cluster.Name, err)
 	}
 	return nil
@@ -148,11 +146,6 @@ func (l *look) waits(format string, args ...any) {
 // sorted are machines in the order of their names.
 func sorted(machines collections.Machines) []*clusterv1.Machine {
 	return slices.SortedFunc(slices.Values(machines.UnsortedList()), func(a, b *clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// free tells that nobody controls an object and that it stays.
-func free(o metav1.Object) bool {
-	return metav1.GetControllerOf(o) == nil && o.GetDeletionTimestamp().IsZero()
 }
 
 func machineRef(m *clusterv1.Machine) string { return "Machine/" + m.Name }

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -121,7 +122,9 @@ func (s *scene) of(t *testing.T) *Forecast {
 		objects = append(objects, s.plane)
 	}
 	sources := Sources{Management: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(refused(t)).Build(), Now: time.Unix(1e9, 0)}
-	if !s.unreachable {
+	if s.unreachable {
+		sources.Members = func(context.Context) (etcd.Members, error) { return etcd.Members{}, errors.New("no way to it") }
+	} else {
 		sources.Workload = fake.NewClientBuilder().WithScheme(scheme).WithObjects(s.inside...).Build()
 		sources.Members = func(context.Context) (etcd.Members, error) {
 			var table etcd.Members
@@ -247,7 +250,7 @@ func TestForecast(t *testing.T) {
 				s.plane.Status.Initialization.ControlPlaneInitialized = new(true)
 				s.unreachable = true
 			},
-			unknown: "etcd's members",
+			unknown: "etcd's members: no way to it",
 		},
 		"etcd cannot be asked, but the control plane has": {scene: func(s *scene) {
 			s.machine("m1", "KubeadmControlPlane", id)

@@ -109,7 +109,7 @@ func (l *look) machinesOf(s *clusterv1.MachineSet) (collections.Machines, error)
 		case !m.DeletionTimestamp.IsZero() || !selector.Matches(labels.Set(m.Labels)):
 		case metav1.IsControlledBy(m, s):
 			own.Insert(m)
-		case free(m):
+		case metav1.GetControllerOf(m) == nil:
 			l.will(AdoptMachine, machineRef(m), "the selector of MachineSet/%s finds it, and nobody controls it", s.Name)
 			own.Insert(m)
 		}

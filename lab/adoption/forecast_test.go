@@ -12,7 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
@@ -130,7 +130,7 @@ func TestWhatIsForecastHappens(t *testing.T) {
 
 func (f *future) controlPlane() {
 	k := &controlplanev1.KubeadmControlPlane{}
-	into(f, &f.planned.Unstructured, k)
+	require.NoError(f, runtime.DefaultUnstructuredConverter.FromUnstructured(f.planned.Object, k))
 	cluster := &clusterv1.Cluster{}
 	require.NoError(f, f.client.Get(f.Context(), client.ObjectKey{Namespace: f.o.c.Namespace, Name: f.o.c.ID}, cluster))
 	k.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: cluster.Name, UID: cluster.UID, Controller: new(true)}}
@@ -235,11 +235,4 @@ func (f *future) workers() {
 	assert.Equal(f, len(f.machines(clusterv1.MachineDeploymentNameLabel)), wanted[forecast.DeleteMachine], "%v", wanted)
 	resume()
 	f.until("no Machine", func() bool { return len(f.machines(clusterv1.MachineDeploymentNameLabel)) == 0 })
-}
-
-func into(tb testing.TB, o *unstructured.Unstructured, typed any) {
-	tb.Helper()
-	raw, err := json.Marshal(o.Object)
-	require.NoError(tb, err)
-	require.NoError(tb, json.Unmarshal(raw, typed))
 }
