@@ -1,0 +1,82 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// What a server measures about the others (etcd v3.5 and v3.6, server/etcdserver/api/rafthttp/metrics.go).
+const (
+	metricActivePeers = "etcd_network_active_peers"
+	metricRoundTrip   = "etcd_network_peer_round_trip_time_seconds"
+	labelRemote       = "Remote"
+	labelTo           = "To"
+)
+
+// Peer is another member as one server sees it over the network.
+type Peer struct {
+	// Active: there are connections, and what was sent last has arrived.
+	Active bool
+	// RoundTrip is the mean time of a message there and back since the server started, 0 before the first one.
+	RoundTrip time.Duration
+}
+
+// Peers tells how the server at one endpoint reaches the other members, learners as well.
+func (c *Client) Peers(ctx context.Context, endpointURL string) (map[ID]Peer, error) {
+	text, err := c.Metrics(ctx, endpointURL)
+	if err != nil {
+		return nil, err
+	}
+	peers, err := readPeers(text)
+	if err != nil {
+		return nil, &Error{Endpoint: endpointURL, Operation: "metrics", Err: err}
+	}
+	return peers, nil
+}
+
+// readPeers takes the peers out of a page of metrics.
+func readPeers(text []byte) (map[ID]Peer, error) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("reading it: %w", err)
+	}
+	if len(families) == 0 {
+		return nil, errors.New("there are none")
+	}
+	peers := map[ID]Peer{}
+	each := func(metric, label string, change func(*Peer, *dto.Metric)) error {
+		for _, m := range families[metric].GetMetric() {
+			for _, pair := range m.GetLabel() {
+				if pair.GetName() != label {
+					continue
+				}
+				var id ID
+				if err := id.UnmarshalText([]byte(pair.GetValue())); err != nil {
+					return err
+				}
+				p := peers[id]
+				change(&p, m)
+				peers[id] = p
+			}
+		}
+		return nil
+	}
+	err = each(metricActivePeers, labelRemote, func(p *Peer, m *dto.Metric) { p.Active = m.GetGauge().GetValue() > 0 })
+	if err != nil {
+		return nil, err
+	}
+	err = each(metricRoundTrip, labelTo, func(p *Peer, m *dto.Metric) {
+		if n := m.GetHistogram().GetSampleCount(); n > 0 {
+			p.RoundTrip = time.Duration(m.GetHistogram().GetSampleSum() / float64(n) * float64(time.Second))
+		}
+	})
+	return peers, err
+}

@@ -1,0 +1,111 @@
+package etcdtest_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/etcdtest"
+)
+
+// TestAMemberTakesOver does with real servers what a migration does with the etcd of a legacy master: a learner joins, votes, leads, and
+// the old member goes; and the way back.
+func TestAMemberTakesOver(t *testing.T) {
+	t.Parallel()
+	needPrograms(t)
+	for name, legacy := range map[string]bool{"3.5": true, "3.6": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := etcdtest.Start(t, etcdtest.Options{Legacy: legacy})
+			old := c.Members[0]
+			fresh := c.Add("fresh")
+			client := c.Client(t, etcd.Endpoint{URL: old.URL}, etcd.Endpoint{URL: fresh.URL})
+			library := c.Library(t, old.URL)
+			added, err := library.MemberAddAsLearner(t.Context(), []string{fresh.Peer})
+			require.NoError(t, err)
+			oldID, id := member(t, client, old.Peer), etcd.ID(added.Member.ID)
+
+			err = client.Promote(t.Context(), old.URL, id)
+			require.ErrorIs(t, err, etcd.ErrNotCaughtUp, "nothing has started yet")
+			require.ErrorContains(t, err, "promotion of member "+id.String())
+			peers, err := client.Peers(t.Context(), old.URL)
+			require.NoError(t, err)
+			assert.False(t, peers[id].Active)
+
+			fresh.Join()
+			require.EventuallyWithT(t, func(collect *assert.CollectT) {
+				peers, err := client.Peers(t.Context(), old.URL)
+				require.NoError(collect, err)
+				assert.True(collect, peers[id].Active)
+				require.NoError(collect, client.Promote(t.Context(), old.URL, id))
+			}, soon, often)
+			require.NoError(t, client.Promote(t.Context(), old.URL, id), "a second time, after a crash")
+
+			require.ErrorIs(t, client.MoveLeader(t.Context(), fresh.URL, oldID), etcd.ErrNotLeader)
+			require.NoError(t, client.MoveLeader(t.Context(), old.URL, id))
+			assert.Equal(t, map[etcd.ID]etcd.Role{oldID: etcd.Follower, id: etcd.Leader}, roles(t, client))
+
+			// Back again: the leadership, and the new member goes.
+			require.NoError(t, client.MoveLeader(t.Context(), fresh.URL, oldID))
+			require.Eventually(t, func() bool {
+				err := client.Remove(t.Context(), old.URL, id)
+				if err != nil {
+					require.ErrorIs(t, err, etcd.ErrUnsettled, "it may be too early, nothing else")
+				}
+				return err == nil
+			}, soon, often)
+			require.NoError(t, client.Remove(t.Context(), old.URL, id), "a second time, after a crash")
+			assert.Equal(t, map[etcd.ID]etcd.Role{oldID: etcd.Leader}, roles(t, client))
+			_, err = library.Put(t.Context(), "after", "all")
+			require.NoError(t, err)
+		})
+	}
+}
+
+// TestADeadLearnerIsSeen stops a learner that has caught up. etcd would promote it, and nobody could write any more.
+func TestADeadLearnerIsSeen(t *testing.T) {
+	t.Parallel()
+	needPrograms(t)
+	c := etcdtest.Start(t, etcdtest.Options{Legacy: true})
+	old, fresh := c.Members[0], c.Add("fresh")
+	client := c.Client(t, etcd.Endpoint{URL: old.URL})
+	added, err := c.Library(t, old.URL).MemberAddAsLearner(t.Context(), []string{fresh.Peer})
+	require.NoError(t, err)
+	id := etcd.ID(added.Member.ID)
+	fresh.Join()
+	seen := func() bool {
+		peers, err := client.Peers(t.Context(), old.URL)
+		require.NoError(t, err)
+		return peers[id].Active
+	}
+	require.Eventually(t, seen, soon, often)
+	fresh.Stop()
+	require.Eventually(t, func() bool { return !seen() }, soon, often)
+}
+
+// member is the id of the member with a peer address.
+func member(t *testing.T, client *etcd.Client, peer string) etcd.ID {
+	t.Helper()
+	all, err := client.Members(t.Context())
+	require.NoError(t, err)
+	for _, m := range all.Members {
+		if m.PeerURLs[0] == peer {
+			return m.ID
+		}
+	}
+	require.Fail(t, "there is no member at "+peer)
+	return 0
+}
+
+func roles(t *testing.T, client *etcd.Client) map[etcd.ID]etcd.Role {
+	t.Helper()
+	table, err := client.Table(t.Context())
+	require.NoError(t, err)
+	out := map[etcd.ID]etcd.Role{}
+	for _, m := range table.Members {
+		out[m.ID] = m.Role
+	}
+	return out
+}
