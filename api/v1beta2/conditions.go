@@ -33,6 +33,12 @@ const (
 	EvictionRequestedAnnotation = "infrastructure.cluster.x-k8s.io/eviction-requested"
 	// PodUIDAnnotation on a KVMMachine records the one pod that was made for it. A machine is never made twice: its disks go with its pod.
 	PodUIDAnnotation = "infrastructure.cluster.x-k8s.io/pod-uid"
+	// HoldAnnotation on a KVMMachine keeps the provider from making its virtual machine for as long as it is there, whatever its value. One that
+	// was made already is left alone. A KubeadmControlPlane puts it on its machines from spec.machineTemplate.metadata.annotations.
+	HoldAnnotation = "infrastructure.cluster.x-k8s.io/hold"
+	// ExcludeFromTrafficLabel on a KVMMachine keeps its address out of Services and Endpoints. It is the label by which Kubernetes' own cloud
+	// providers leave out a Node.
+	ExcludeFromTrafficLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 	// ContainerIDAnnotation on an adopted KVMMachine records the container that held the virtual machine when it was first observed.
 	// Another one means that the virtual machine was started anew.
 	ContainerIDAnnotation = "infrastructure.cluster.x-k8s.io/container-id"

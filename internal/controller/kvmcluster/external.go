@@ -56,10 +56,10 @@ func (r *Reconciler) ensureEndpoints(ctx context.Context, s *scope, ref *infrav1
 		}
 		return nil
 	}
-	if equality.Semantic.DeepEqual(normalized(existing.Subsets), subsets) {
+	before := existing.DeepCopy()
+	if equality.Semantic.DeepEqual(normalized(existing.Subsets), normalized(subsets)) {
 		return nil
 	}
-	before := existing.DeepCopy()
 	existing.Subsets = subsets
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, existing, patch, client.FieldOwner(FieldOwner)); err != nil {
@@ -82,24 +82,27 @@ func subsetsOf(s *scope, ref *infrav1.EndpointsReference) []corev1.EndpointSubse
 	if len(subset.Addresses) == 0 && len(subset.NotReadyAddresses) == 0 {
 		return nil
 	}
+	slices.SortFunc(subset.Addresses, byIP)
+	slices.SortFunc(subset.NotReadyAddresses, byIP)
 	for _, p := range ref.Ports {
 		subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Port: p.Port, Protocol: corev1.ProtocolTCP})
 	}
-	return normalized([]corev1.EndpointSubset{subset})
+	return []corev1.EndpointSubset{subset}
 }
 
-// normalized brings subsets into one order: whoever wrote them before had another.
+// normalized brings subsets into one order, to compare them: whoever wrote them before had another. What is written has the order of the
+// reference, which is the Service's, so that an address that came and went leaves the object as it was.
 //
 //nolint:staticcheck // As above.
-func normalized(subsets []corev1.EndpointSubset) []corev1.EndpointSubset {
-	if len(subsets) == 0 {
-		return nil
-	}
-	for i := range subsets {
-		byIP := func(a, b corev1.EndpointAddress) int { return strings.Compare(a.IP, b.IP) }
+func normalized(original []corev1.EndpointSubset) []corev1.EndpointSubset {
+	subsets := make([]corev1.EndpointSubset, len(original))
+	for i := range original {
+		subsets[i] = *original[i].DeepCopy()
 		slices.SortFunc(subsets[i].Addresses, byIP)
 		slices.SortFunc(subsets[i].NotReadyAddresses, byIP)
 		slices.SortFunc(subsets[i].Ports, func(a, b corev1.EndpointPort) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return subsets
 }
+
+func byIP(a, b corev1.EndpointAddress) int { return strings.Compare(a.IP, b.IP) }

@@ -21,6 +21,8 @@ type machine struct {
 	name    string
 	role    infrav1.MachineRole
 	adopted bool
+	// excluded: somebody keeps traffic away from it.
+	excluded bool
 	// pod is nil while there is none.
 	pod     *corev1.Pod
 	address netip.Addr
@@ -49,6 +51,7 @@ func (r *Reconciler) readMachines(ctx context.Context, s *scope) error {
 
 func (r *Reconciler) readMachine(ctx context.Context, object *infrav1.KVMMachine) (machine, error) {
 	m := machine{name: object.Name, role: roleOf(object.Labels), adopted: object.Spec.Adopted != nil}
+	_, m.excluded = object.Labels[infrav1.ExcludeFromTrafficLabel]
 	key, adopted, reader := client.ObjectKeyFromObject(object), object.Spec.Adopted, client.Reader(r.Client)
 	if adopted != nil {
 		// The cache holds only pods with the provider's label.
@@ -129,14 +132,14 @@ type target struct {
 	serves bool
 }
 
-// targets are the machines of a role that have an address. When no control plane machine is ready, those whose API server answers
+// targets are the machines of a role that have an address and are not excluded. When no control plane machine is ready, those whose API server answers
 // serve: with wrong news about all Nodes, a working API is worth more than a consistent picture. When none answers, all that run serve:
 // an API server that is only just starting and says so helps its own kubelet more than a refused connection.
 func targets(machines []machine, role infrav1.MachineRole) []target {
 	var all []target
 	served := false
 	for _, m := range machines {
-		if m.role != role || m.pod == nil || !m.address.IsValid() || finished(m.pod) {
+		if m.role != role || m.excluded || m.pod == nil || !m.address.IsValid() || finished(m.pod) {
 			continue
 		}
 		t := target{machine: m, serves: m.ready && m.pod.DeletionTimestamp == nil}

@@ -246,6 +246,25 @@ func TestTrafficGoesWhereItIsAnswered(t *testing.T) {
 	}
 }
 
+// TestNoTrafficGoesToAnExcludedMachine also when there is no other.
+func TestNoTrafficGoesToAnExcludedMachine(t *testing.T) {
+	t.Parallel()
+	excluded := func(m *infrav1.KVMMachine) { m.Labels[infrav1.ExcludeFromTrafficLabel] = "" }
+	w := newWorld(t, infrav1.KVMClusterSpec{}, kvmMachine("m1", excluded), pod("m1", contract.RoleControlPlane, "10.0.0.1", true, true))
+	w.settle()
+	yes, no := w.serving("c1-control-plane-ipv4")
+	assert.Empty(t, yes)
+	assert.Empty(t, no)
+
+	m := &infrav1.KVMMachine{}
+	require.True(t, w.get("m1", m))
+	delete(m.Labels, infrav1.ExcludeFromTrafficLabel)
+	require.NoError(t, w.Update(t.Context(), m))
+	w.settle()
+	yes, _ = w.serving("c1-control-plane-ipv4")
+	assert.Equal(t, []string{"10.0.0.1"}, yes)
+}
+
 func TestAddressesFollowThePods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, infrav1.KVMClusterSpec{}, kvmMachine("m1"), pod("m1", contract.RoleControlPlane, "10.0.0.1", true, true),

@@ -123,7 +123,7 @@ func (r *Reconciler) mayMake(ctx context.Context, m *infrav1.KVMMachine) error {
 	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(m), fresh); err != nil {
 		return fmt.Errorf("reading KVMMachine %s again: %w", client.ObjectKeyFromObject(m), err)
 	}
-	if fresh.UID != m.UID || fresh.DeletionTimestamp != nil || fresh.Annotations[infrav1.PodUIDAnnotation] != "" || provisioned(fresh) {
+	if fresh.UID != m.UID || fresh.DeletionTimestamp != nil || fresh.Annotations[infrav1.PodUIDAnnotation] != "" || provisioned(fresh) || held(fresh) {
 		ctrl.LoggerFrom(ctx).V(1).Info("the cache lags behind; waiting for it")
 		return apierrors.NewConflict(infrav1.GroupVersion().WithResource("kvmmachines").GroupResource(), m.Name,
 			errors.New("it has changed since it was read"))

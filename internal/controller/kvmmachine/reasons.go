@@ -14,6 +14,8 @@ const (
 	ReasonWaitingForCluster = "WaitingForClusterInfrastructure"
 	// ReasonWaitingForBootstrap says that there are no bootstrap data yet.
 	ReasonWaitingForBootstrap = "WaitingForBootstrapData"
+	// ReasonHeld says that somebody wants to look at the machine before it starts.
+	ReasonHeld = "Held"
 	// ReasonInvalid says that the KVMMachine cannot become a pod as it is.
 	ReasonInvalid = "InvalidConfiguration"
 	// ReasonNameTaken says that a pod or claim of the machine's name is there and is not the machine's.

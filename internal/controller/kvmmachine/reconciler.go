@@ -236,7 +236,16 @@ func prerequisites(s *scope) *verdict {
 		}
 		return new(no(ReasonWaitingForBootstrap, what))
 	}
+	if held(s.machine) {
+		return new(no(ReasonHeld, "annotation "+infrav1.HoldAnnotation+" is to be removed before the virtual machine starts"))
+	}
 	return nil
+}
+
+// held tells that somebody does not want the virtual machine to be made yet.
+func held(m *infrav1.KVMMachine) bool {
+	_, found := m.Annotations[infrav1.HoldAnnotation]
+	return found
 }
 
 func retryOf(v verdict) time.Duration {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -225,6 +226,26 @@ func TestMachineWaitsForTheClustersInfrastructure(t *testing.T) {
 	w.settle(t)
 
 	assert.Equal(t, ReasonWaitingForCluster, w.reason(t))
+}
+
+// TestAHeldMachineStartsWhenItIsLetGo also holds when the cache does not show the annotation yet.
+func TestAHeldMachineStartsWhenItIsLetGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) {
+		m.Annotations = map[string]string{infrav1.HoldAnnotation: ""}
+	})
+	w.settle(t)
+	assert.Equal(t, ReasonHeld, w.reason(t))
+	require.Error(t, w.Get(t.Context(), w.key, &corev1.Pod{}))
+
+	m := w.machine(t)
+	delete(m.Annotations, infrav1.HoldAnnotation)
+	stale := m.DeepCopy()
+	err := w.reconciler.mayMake(t.Context(), stale)
+	require.True(t, apierrors.IsConflict(err), "%v", err)
+	require.NoError(t, w.Update(t.Context(), m))
+	w.settle(t)
+	require.NoError(t, w.Get(t.Context(), w.key, &corev1.Pod{}))
 }
 
 func TestMachineOfAnotherInstanceIsNotTouched(t *testing.T) {
