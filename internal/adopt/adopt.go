@@ -63,8 +63,8 @@ func kindOf(apiVersion, kind string) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(apiVersion, kind)
 }
 
-// list reads all objects of a kind in a namespace, by name.
-func list(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, namespace string) (map[string]*unstructured.Unstructured, error) {
+// List reads all objects of a kind in a namespace, by name.
+func List(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, namespace string) (map[string]*unstructured.Unstructured, error) {
 	found := &unstructured.UnstructuredList{}
 	found.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err := reader.List(ctx, found, client.InNamespace(namespace)); err != nil {
@@ -98,8 +98,8 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	return failures.Err()
 }
 
-// await waits until met has nothing missing, at most as long as the patience lasts.
-func (a *Adopter) await(ctx context.Context, side Side, scope kube.Scope, met func(byName map[string]*unstructured.Unstructured) string) error {
+// Await waits until met has nothing missing, at most as long as the patience lasts.
+func (a *Adopter) Await(ctx context.Context, side Side, scope kube.Scope, met func(byName map[string]*unstructured.Unstructured) string) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Patience)
 	defer cancel()
 	return kube.Await(ctx, side.Client, a.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
@@ -111,8 +111,8 @@ func (a *Adopter) await(ctx context.Context, side Side, scope kube.Scope, met fu
 	})
 }
 
-// condition returns status and message of a condition; empty when it is not set.
-func condition(u *unstructured.Unstructured, kind string) (status, message string) {
+// Condition returns status and message of a condition; empty when it is not set.
+func Condition(u *unstructured.Unstructured, kind string) (status, message string) {
 	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	if err != nil {
 		return "", ""

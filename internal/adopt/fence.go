@@ -110,7 +110,7 @@ func (a *Adopter) liveTargets(ctx context.Context, silences []legacy.Silence) (m
 			continue
 		}
 		asked[p] = true
-		found, err := list(ctx, a.Management.Client, p.kind, p.namespace)
+		found, err := List(ctx, a.Management.Client, p.kind, p.namespace)
 		if err != nil {
 			return nil, err
 		}

@@ -46,7 +46,7 @@ func (a *Adopter) IdentifyNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := list(ctx, a.Workload.Client, nodeKind(), "")
+	nodes, err := List(ctx, a.Workload.Client, nodeKind(), "")
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (a *Adopter) VerifyIdentified(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := list(ctx, a.Workload.Client, nodeKind(), "")
+	nodes, err := List(ctx, a.Workload.Client, nodeKind(), "")
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func clusterAPIAnnotations() []string {
 // CleanNodes takes what Cluster API put on the Nodes off again. The provider ID stays, it can never be removed; it means nothing to the
 // legacy operators.
 func (a *Adopter) CleanNodes(ctx context.Context) error {
-	nodes, err := list(ctx, a.Workload.Client, nodeKind(), "")
+	nodes, err := List(ctx, a.Workload.Client, nodeKind(), "")
 	if err != nil {
 		return err
 	}

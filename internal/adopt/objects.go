@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -164,7 +165,7 @@ func (a *Adopter) liveOf(ctx context.Context, wanted []*unstructured.Unstructure
 		found, done := listed[p]
 		if !done {
 			var err error
-			if found, err = list(ctx, a.Management.Client, o.GroupVersionKind(), o.GetNamespace()); err != nil {
+			if found, err = List(ctx, a.Management.Client, o.GroupVersionKind(), o.GetNamespace()); err != nil {
 				return nil, err
 			}
 			listed[p] = found
@@ -263,13 +264,13 @@ func (a *Adopter) AwaitPaused(ctx context.Context, paused bool, kinds ...string)
 	for _, kind := range kinds {
 		names := a.namesOf(kind)
 		scope := kube.Scope{GroupVersionKind: gvkOf(kind), Namespace: a.Result.Namespace}
-		err := a.await(ctx, a.Management, scope, func(objects map[string]*unstructured.Unstructured) string {
+		err := a.Await(ctx, a.Management, scope, func(objects map[string]*unstructured.Unstructured) string {
 			for _, name := range names {
 				o := objects[name]
 				if o == nil {
 					return kind + "/" + name + " to exist"
 				}
-				if status, _ := condition(o, clusterv1.PausedCondition); status != want || !observed(o) {
+				if status, _ := Condition(o, clusterv1.PausedCondition); status != want || !observed(o) {
 					return fmt.Sprintf("condition Paused=%s of %s/%s", want, kind, name)
 				}
 			}
@@ -362,7 +363,7 @@ func (a *Adopter) AwaitLinked(ctx context.Context) error {
 	}
 	scope := kube.Scope{GroupVersionKind: machineKind(), Namespace: a.Result.Namespace}
 	told := -1
-	return a.await(ctx, a.Management, scope, func(objects map[string]*unstructured.Unstructured) string {
+	return a.Await(ctx, a.Management, scope, func(objects map[string]*unstructured.Unstructured) string {
 		linked, missing := 0, ""
 		for name, node := range nodes {
 			machine := objects[name]
@@ -392,7 +393,7 @@ func (a *Adopter) AwaitLinked(ctx context.Context) error {
 // taken off by hand: what they stand for (draining, deleting Nodes, stopping VMs) is exactly what must not happen.
 func (a *Adopter) RemoveObjects(ctx context.Context) error {
 	for _, kind := range made() {
-		found, err := list(ctx, a.Management.Client, kind, a.Result.Namespace)
+		found, err := List(ctx, a.Management.Client, kind, a.Result.Namespace)
 		if err != nil {
 			return err
 		}
@@ -413,7 +414,7 @@ func (a *Adopter) RemoveObjects(ctx context.Context) error {
 // hand, so nobody else does, and a cluster that was given back leaves nothing behind.
 func (a *Adopter) AwaitRemoved(ctx context.Context) error {
 	for _, kind := range dependents() {
-		err := a.await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Result.Namespace}, func(byName map[string]*unstructured.Unstructured) string {
+		err := a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Result.Namespace}, func(byName map[string]*unstructured.Unstructured) string {
 			for _, o := range byName {
 				owner := metav1.GetControllerOf(o)
 				if owner != nil && owner.Kind == "KVMCluster" && o.GetLabels()[clusterv1.ClusterNameLabel] == a.Picture.ID {
@@ -435,6 +436,7 @@ func dependents() []schema.GroupVersionKind {
 		corev1.SchemeGroupVersion.WithKind("Service"),
 		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
 		networkingv1.SchemeGroupVersion.WithKind("Ingress"),
+		policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"),
 	}
 }
 

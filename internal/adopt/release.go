@@ -30,7 +30,7 @@ func (a *Adopter) ReleasePods(ctx context.Context) error {
 
 // orphanAll deletes the recorded objects of a kind, and waits until the garbage collector has let go of what belonged to them.
 func (a *Adopter) orphanAll(ctx context.Context, kind schema.GroupVersionKind) error {
-	live, err := list(ctx, a.Management.Client, kind, a.Picture.ID)
+	live, err := List(ctx, a.Management.Client, kind, a.Picture.ID)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (a *Adopter) orphanAll(ctx context.Context, kind schema.GroupVersionKind) e
 	if err != nil {
 		return err
 	}
-	return a.await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
+	return a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
 		for _, o := range originals {
 			if now := objects[o.GetName()]; now != nil && now.GetUID() == o.GetUID() {
 				return fmt.Sprintf("the garbage collector to let go of what belongs to %s", kube.TargetOf(o))
@@ -77,7 +77,7 @@ func (a *Adopter) VerifyPods(ctx context.Context) error {
 
 // verifyPods looks at the pods of all adopted machines.
 func (a *Adopter) verifyPods(ctx context.Context, check func(pod *unstructured.Unstructured) error) error {
-	pods, err := list(ctx, a.Management.Client, podKind(), a.Picture.ID)
+	pods, err := List(ctx, a.Management.Client, podKind(), a.Picture.ID)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (a *Adopter) ReturnPods(ctx context.Context) error {
 func (a *Adopter) recreate(ctx context.Context, kind schema.GroupVersionKind) error {
 	originals := a.Record.Originals(kind.Kind)
 	var live map[string]*unstructured.Unstructured
-	err := a.await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
+	err := a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
 		live = objects
 		for _, o := range objects {
 			if o.GetDeletionTimestamp() != nil {
@@ -178,7 +178,7 @@ func (a *Adopter) ownedReplicaSets() []string {
 
 // awaitOwned waits until the named objects have a controller of a kind.
 func (a *Adopter) awaitOwned(ctx context.Context, kind schema.GroupVersionKind, owner string, names []string) error {
-	return a.await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
+	return a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
 		for _, name := range names {
 			o := objects[name]
 			if o == nil {

@@ -203,9 +203,5 @@ func (s *session) etcdOf(ctx context.Context, source sourceFlags, id string) (cl
 		return nil, "", withHint(fmt.Errorf("looking for the etcd of cluster %s: %w", id, err), "migrate check %s", id)
 	}
 	s.atEnd(client.Close)
-	prefix = defaultEtcdPrefix
-	if named := cluster.Config.Object.Spec.Cluster.Etcd.Prefix; named != "" {
-		prefix = "/" + strings.Trim(named, "/")
-	}
-	return client, prefix, nil
+	return client, etcdPrefix(cluster), nil
 }

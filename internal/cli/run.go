@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -24,8 +26,10 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
 )
 
 // Defaults of a run.
@@ -49,6 +53,9 @@ type runOptions struct {
 	lease    time.Duration
 	patience time.Duration
 	events   string
+	// approve are the gates that people have opened, snapshot where etcd is saved to.
+	approve  []string
+	snapshot string
 	// back takes back instead of going forward; lift ends a pause first.
 	back, lift bool
 }
@@ -62,6 +69,11 @@ func (s *session) runCommand() *cobra.Command {
 operators are silenced, Cluster API's objects are made, and the running VMs become Machines. No VM, kubelet or etcd is restarted, and
 the report proves it. Nothing is written before the last check has ended, and everything can be taken back with migrate rollback.
 
+With --until control-plane it goes on, once --approve control-plane says that somebody agreed: etcd is saved, a KubeadmControlPlane makes one
+machine, whose etcd joins the running one, and whose API server is compared with the old one before both answer under the old name. There it
+ends for now: what follows, the legacy master's leave, is not part of this program yet. Until then the loss of either of the two machines stops
+writes, so look and go back: migrate rollback CLUSTER --to adopt.
+
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
 
@@ -69,6 +81,7 @@ Exit code 0 means that the phase was reached, 3 that a check or another run is i
 stopped and can be resumed, 8 that a human has to decide.`,
 		Example: `  migrate run al9qy --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
+  migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
@@ -80,10 +93,13 @@ stopped and can be resumed, 8 that a human has to decide.`,
 
 // addRunFlags adds what run and resume share.
 func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
-	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: the last)")
+	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: "+migrate.DefaultUntil+")")
+	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "phases that somebody agreed to begin, of those that need it: "+strings.Join(migrate.Gates(), ", "))
+	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
 	o.examine.addTo(cmd)
 	s.addEngineFlags(cmd, o)
 	complete(cmd, "until", fixed(migrate.PhaseNames()...))
+	complete(cmd, "approve", fixed(migrate.Gates()...))
 }
 
 // addEngineFlags adds what every command that writes has.
@@ -163,7 +179,12 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkFolders(append(filesOf(outs), o.events)...); err != nil {
+	for _, gate := range o.approve {
+		if !slices.Contains(migrate.Gates(), gate) {
+			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(migrate.Gates(), ", "), didYouMean(gate, migrate.Gates()))
+		}
+	}
+	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
 		return err
 	}
 	u, err := s.undertake(ctx, o, id)
@@ -174,6 +195,8 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 		return err
 	}
 	view := s.newRunView()
+	id = newRunID()
+	o.snapshot = cmp.Or(o.snapshot, u.id+"-etcd-"+id+".db")
 	engine, err := s.engine(ctx, o, u, view)
 	if err != nil {
 		return err
@@ -182,7 +205,7 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
 	opts := migrate.Options{
-		Run: newRunID(), By: s.who(), Tool: s.app.Version.Version, Until: o.until, Accepted: u.accepted,
+		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
 		Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
@@ -320,8 +343,11 @@ func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error
 		return nil
 	}
 	what := "takes over the running VMs; nothing is restarted, and migrate rollback takes it back"
-	if o.back {
+	switch {
+	case o.back:
 		what = "takes the migration back; nothing is restarted"
+	case o.until == plan.PhaseControlPlane:
+		what = "brings a new control plane beside the legacy one; from its promotion on etcd needs both machines, until migrate rollback takes it back"
 	}
 	_, terminal := s.app.Terminal(s.app.Err)
 	if !isInteractive(s.env, terminal) {
@@ -394,9 +420,28 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		},
 		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk,
 	}
+	work.ControlPlane, work.NoControlPlane = s.controlPlane(o, u, work.Adopter, config)
 	return &migrate.Engine{
 		Graph: migrate.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
+	}, nil
+}
+
+// controlPlane puts together what moves the control plane. Phases before it do without etcd, so what is missing is told when its turn comes.
+func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adopter, config *rest.Config) (*roll.ControlPlane, error) {
+	credentials, err := etcdCredentials(u.found.cluster)
+	if err != nil {
+		return nil, err
+	}
+	members, err := s.etcd(u.found.cluster)
+	if err != nil {
+		return nil, err
+	}
+	s.atEnd(members.Close)
+	inside := kube.Prepared(config, s.kubeOptions())
+	return &roll.ControlPlane{
+		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
+		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot,
 	}, nil
 }
 
@@ -435,16 +480,33 @@ func (s *session) etcd(cluster *legacy.Cluster) (*etcd.Client, error) {
 	if cluster.Config == nil || cluster.Config.Object.Spec.Cluster.Etcd.Domain == "" {
 		return nil, errors.New("the KVMConfig names no etcd domain")
 	}
+	credentials, err := etcdCredentials(cluster)
+	if err != nil {
+		return nil, err
+	}
+	return etcd.New(etcd.Options{
+		Endpoints: []etcd.Endpoint{{URL: "https://" + cluster.Config.Object.Spec.Cluster.Etcd.Domain + ":443"}},
+		TLS:       credentials, Dial: (&net.Dialer{}).DialContext,
+	})
+}
+
+// etcdCredentials are those of the clients that the legacy etcd has.
+func etcdCredentials(cluster *legacy.Cluster) (etcd.TLS, error) {
 	for _, component := range []string{"calico-etcd-client", "etcd"} {
 		if c := cluster.Certificates[component]; c != nil {
 			data := c.Secret.Object.Data
-			return etcd.New(etcd.Options{
-				Endpoints: []etcd.Endpoint{{URL: "https://" + cluster.Config.Object.Spec.Cluster.Etcd.Domain + ":443"}},
-				TLS:       etcd.TLS{CA: data["ca"], Cert: data["crt"], Key: data["key"]}, Dial: (&net.Dialer{}).DialContext,
-			})
+			return etcd.TLS{CA: data["ca"], Cert: data["crt"], Key: data["key"]}, nil
 		}
 	}
-	return nil, errors.New("no certificate Secret for etcd clients was found")
+	return etcd.TLS{}, errors.New("no certificate Secret for etcd clients was found")
+}
+
+// etcdPrefix is what the API server puts before its keys.
+func etcdPrefix(cluster *legacy.Cluster) string {
+	if named := cluster.Config.Object.Spec.Cluster.Etcd.Prefix; named != "" {
+		return "/" + strings.Trim(named, "/")
+	}
+	return defaultEtcdPrefix
 }
 
 // who is the person at this machine, for locks and records.
@@ -494,27 +556,40 @@ func (s *session) cannotRun(id string, err error) error {
 
 // endedRun turns the result into the exit code, and says what to do next.
 func (s *session) endedRun(id string, o runOptions, result migrate.Result) error {
-	again := "migrate run " + id
-	if o.back {
-		again = "migrate rollback " + id
+	again, back := "migrate run "+id, "migrate rollback "+id
+	// Without its goal a run would end before what it was at; and what was adopted need not be given back with it.
+	switch {
+	case o.back && o.to != "":
+		again = back + " --to " + o.to
+	case o.back:
+		again = back
+	case o.until != "":
+		again += " --until " + o.until
+	}
+	if o.until == plan.PhaseControlPlane {
+		back += " --to " + plan.PhaseAdopt
 	}
 	switch result.Outcome {
 	case migrate.Reached:
 		return nil
 	case migrate.Paused:
+		if result.Gate != "" {
+			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Nothing of it has begun. Go on with: %s --approve %s\n", id, result.Message, again, result.Gate)
+			return ended(CodeWaiting)
+		}
 		if !o.back {
 			again = "migrate resume " + id
 		}
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
 		return ended(CodeWaiting)
 	case migrate.Stopped:
-		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s   Take back with: migrate rollback %s\n", id, result.Message, again, id)
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s   Take back with: %s\n", id, result.Message, again, back)
 		if errors.Is(result.Err, context.Canceled) {
 			return ended(CodeInterrupted)
 		}
 		return ended(CodeStopped)
 	case migrate.Failed:
-		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s   Take back with: migrate rollback %s\n", id, result.Message, again, id)
+		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s   Take back with: %s\n", id, result.Message, again, back)
 		return ended(CodeStopped)
 	}
 	return result.Err

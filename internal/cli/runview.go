@@ -44,7 +44,9 @@ func (v *runView) event(e history.Event) {
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s retry    %s\n", at, e.Step, e.Message)
 	case history.PhaseStarted, history.RunStarted, history.RunResumed, history.RunFinished, history.RunFailed, history.RunPaused, history.RunStopped:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s %s\n", at, first(e.Phase, string(e.Type)), e.Message)
-	case history.PhaseDone, history.StepFailed, history.StepProgress:
+	case history.StepProgress:
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s note     %s\n", at, e.Step, e.Message)
+	case history.PhaseDone, history.StepFailed:
 	}
 }
 

@@ -85,7 +85,7 @@ func isEmpty(flags *genericclioptions.ConfigFlags) bool {
 
 // ForConfig makes a read-only connection from a REST configuration, which is left as it is.
 func ForConfig(config *rest.Config, opts Options) (*ReadOnly, error) {
-	config = prepared(config, opts)
+	config = Prepared(config, opts)
 	// The guard is the last to be asked and the first to say no: authentication plugins have their own transport.
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return guard{next} })
 
@@ -124,7 +124,7 @@ type Changing struct {
 
 // ForChanges makes a connection that can change a cluster.
 func ForChanges(config *rest.Config, opts Options) (*Changing, error) {
-	config = prepared(config, opts)
+	config = Prepared(config, opts)
 	scheme, err := changeScheme()
 	if err != nil {
 		return nil, err
@@ -136,8 +136,8 @@ func ForChanges(config *rest.Config, opts Options) (*Changing, error) {
 	return &Changing{Client: full, Server: config.Host}, nil
 }
 
-// prepared is a copy of a configuration with this program's limits and name.
-func prepared(config *rest.Config, opts Options) *rest.Config {
+// Prepared is a copy of a configuration with this program's limits and name.
+func Prepared(config *rest.Config, opts Options) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = queriesPerSecond, queryBurst
 	config.UserAgent = "migrate/" + opts.Version

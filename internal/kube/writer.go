@@ -172,6 +172,15 @@ func withPreconditions(patch map[string]any, target Target) map[string]any {
 
 // Delete deletes an object with its UID as precondition. One that is gone already is no error.
 func (w *Writer) Delete(ctx context.Context, target Target, propagation metav1.DeletionPropagation) error {
+	return w.delete(ctx, target, client.PropagationPolicy(propagation))
+}
+
+// DeleteNow deletes a pod without waiting for its kubelet, which has to be gone for good.
+func (w *Writer) DeleteNow(ctx context.Context, target Target) error {
+	return w.delete(ctx, target, client.GracePeriodSeconds(0))
+}
+
+func (w *Writer) delete(ctx context.Context, target Target, how client.DeleteOption) error {
 	if target.UID == "" {
 		return fmt.Errorf("deleting %s: %w", target, errNoUID)
 	}
@@ -182,7 +191,7 @@ func (w *Writer) Delete(ctx context.Context, target Target, propagation metav1.D
 	object.SetGroupVersionKind(target.GroupVersionKind)
 	object.SetNamespace(target.Namespace)
 	object.SetName(target.Name)
-	err := w.client.Delete(ctx, object, client.Preconditions{UID: &target.UID}, client.PropagationPolicy(propagation))
+	err := w.client.Delete(ctx, object, client.Preconditions{UID: &target.UID}, how)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting %s: %w", target, err)
 	}

@@ -1,10 +1,12 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 // Outcome is how a run ended. The list is closed.
@@ -37,8 +40,10 @@ const (
 type Options struct {
 	// Run identifies the run, By is who runs it as user@host, Tool the program's version.
 	Run, By, Tool string
-	// Until is the phase after which it ends; empty is the last one there is.
+	// Until is the phase after which it ends; empty is [DefaultUntil].
 	Until string
+	// Approved are the gates that people have opened.
+	Approved []string
 	// Accepted are the checks that were waived.
 	Accepted []check.Accepted
 	// Stop asks the run to end at the next safe point, by being closed.
@@ -63,6 +68,8 @@ type Engine struct {
 
 	opts  Options
 	began time.Time
+	// unnoted is why something could not be written into the log.
+	unnoted error
 	// resumed tells that an earlier run did some of the steps.
 	resumed bool
 }
@@ -74,6 +81,8 @@ type Result struct {
 	Message string
 	// Err is why it failed.
 	Err error
+	// Gate is what the run waits for, if people have to approve it.
+	Gate string
 }
 
 // Forward runs the steps that are not done, from the first to the last of the phase it is told to reach:
@@ -94,6 +103,9 @@ func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, e
 func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.State, steps func(context.Context) Result) (result Result, err error) {
 	e.opts, e.began = opts, e.Clock.Now()
 	e.Log.Run = opts.Run
+	if e.Work.ControlPlane != nil {
+		e.Work.ControlPlane.Note = e.note
+	}
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
 		return Result{}, err
 	}
@@ -146,7 +158,11 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 	if e.resumed {
 		kind = history.RunResumed
 	}
-	if err := e.Log.add(history.Event{Type: kind, By: e.opts.By, Tool: e.opts.Tool, Message: string(state)}); err != nil {
+	message := string(state)
+	if len(e.opts.Approved) > 0 {
+		message += ", approved: " + strings.Join(e.opts.Approved, ", ")
+	}
+	if err := e.Log.add(history.Event{Type: kind, By: e.opts.By, Tool: e.opts.Tool, Message: message}); err != nil {
 		return err
 	}
 	return nil // The first step's note is written with this one.
@@ -207,6 +223,7 @@ func waivers(accepted []check.Accepted) []migrationv1alpha1.Waiver {
 }
 
 func (e *Engine) forward(ctx context.Context) Result {
+	until := cmp.Or(e.opts.Until, DefaultUntil)
 	for _, phase := range e.Graph {
 		done := true
 		for _, step := range phase.Steps {
@@ -215,6 +232,9 @@ func (e *Engine) forward(ctx context.Context) Result {
 			}
 			if result := e.asked(ctx); result != nil {
 				return *result
+			}
+			if phase.Gate != "" && !e.begun(phase) && !slices.Contains(e.opts.Approved, phase.Gate) {
+				return Result{Outcome: Paused, Message: fmt.Sprintf("phase %s needs the approval %s", phase.Name, phase.Gate), Gate: phase.Gate}
 			}
 			if done {
 				if err := e.Log.add(history.Event{Type: history.PhaseStarted, Phase: phase.Name, Message: phase.Title}); err != nil {
@@ -231,16 +251,34 @@ func (e *Engine) forward(ctx context.Context) Result {
 				return Result{Outcome: Failed, Message: err.Error(), Err: err}
 			}
 		}
-		if phase.Name == e.opts.Until {
+		if phase.Name == until {
 			break
 		}
 	}
-	last := e.opts.Until
-	if last == "" {
-		last = e.Graph[len(e.Graph)-1].Name
-	}
-	return Result{Outcome: Reached, Message: "phase " + last + " is done"}
+	return Result{Outcome: Reached, Message: "phase " + until + " is done" + e.beyond(until)}
 }
+
+// beyond says which later phases an earlier run began, and both ways on: a run that ends before them must not read as if nothing were open.
+func (e *Engine) beyond(until string) string {
+	var out strings.Builder
+	for _, phase := range e.Graph[slices.IndexFunc(e.Graph, func(p Phase) bool { return p.Name == until })+1:] {
+		if e.begun(phase) {
+			fmt.Fprintf(&out, ", and phase %[1]s has begun: go on with --until %[1]s, or take it back with migrate rollback --to %[2]s", phase.Name, until)
+		}
+	}
+	return out.String()
+}
+
+// begun tells that some of a phase was tried and not taken back: who agreed to begin it agreed to end it.
+func (e *Engine) begun(phase Phase) bool {
+	return slices.ContainsFunc(phase.Steps, func(s Step) bool {
+		state := e.Journal.stateOf(s.ID)
+		return state != "" && state != migrationv1alpha1.StepUndone
+	})
+}
+
+// DefaultUntil is where a run ends that was not told otherwise: adopted and unchanged, a cluster may wait for its maintenance window.
+const DefaultUntil = plan.PhaseAdopt
 
 // do tries one step until it is done and verified, for as long as what fails may pass by itself.
 func (e *Engine) do(ctx context.Context, phase string, s Step) error {
@@ -263,7 +301,7 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 		}
 		return nil
 	})
-	if err != nil {
+	if err = failure.Join(err, e.unnoted); err != nil {
 		return err
 	}
 	e.Journal.end(s, migrationv1alpha1.StepDone, "")
@@ -313,6 +351,14 @@ func (e *Engine) backProof(ctx context.Context) Result {
 	return done
 }
 
+// note keeps a sentence of the step that runs.
+func (e *Engine) note(sentence string) {
+	status := &e.Journal.Object.Status
+	if err := e.Log.add(history.Event{Type: history.StepProgress, Phase: status.Phase, Step: status.Step, Message: sentence}); err != nil {
+		e.unnoted = err
+	}
+}
+
 // undo takes one step back.
 func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
 	began := e.Clock.Now()
@@ -331,7 +377,7 @@ func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
 		}
 		return nil
 	})
-	if err != nil {
+	if err = failure.Join(err, e.unnoted); err != nil {
 		return err
 	}
 	e.Journal.end(s, migrationv1alpha1.StepUndone, "")

@@ -6,6 +6,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
@@ -39,11 +40,13 @@ type Step struct {
 type Phase struct {
 	Name  string
 	Title string
+	// Gate names what has to be approved before the first step of the phase; empty for nothing.
+	Gate  string
 	Steps []Step
 }
 
-// Graph is the migration, from its first write to the locked cluster (design section 5, phases 1 to 3). It is run from top to bottom, and
-// taken back from bottom to top.
+// Graph is the migration, from its first write to a new control plane that serves beside the legacy one (design section 5, phases 1 to 3, and
+// 4 up to its point of no return). It is run from top to bottom, and taken back from bottom to top.
 func Graph() []Phase {
 	return []Phase{
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
@@ -129,6 +132,87 @@ func Graph() []Phase {
 				Act: locked,
 			},
 		}},
+		{Name: plan.PhaseControlPlane, Title: "Bring a new control plane beside the legacy one", Gate: plan.PhaseControlPlane, Steps: []Step{
+			{
+				ID: "control-plane/well", Title: "see that etcd is one member, and that it is well",
+				Why:    "what is not well with one member gets worse with two",
+				Before: stillFenced, Act: rolling((*roll.ControlPlane).Well),
+			},
+			{
+				ID: "control-plane/snapshot", Title: "save etcd, and open what was saved",
+				Why: "it is what is left if both members are lost",
+				Act: rolling((*roll.ControlPlane).SaveEtcd),
+			},
+			{
+				ID: "control-plane/api-services", Title: "keep a copy of the workload cluster's APIServices",
+				Why: "the newer API server deletes those it does not serve, and the older one does not make them again",
+				Act: rolling((*roll.ControlPlane).SaveAPIServices), Verify: rolling((*roll.ControlPlane).VerifyAPIServicesSaved),
+				Undo: rolling((*roll.ControlPlane).RestoreAPIServices),
+			},
+			{
+				ID: "control-plane/admission", Title: "admit the static pods of a new Node, where PodSecurityPolicy decides",
+				Why: "Cluster API would not see them otherwise, and take the control plane for broken",
+				Act: rolling((*roll.ControlPlane).Admit), Undo: rolling((*roll.ControlPlane).Unadmit),
+			},
+			{
+				ID: "control-plane/attach", Title: "let a KubeadmControlPlane make one Machine, held, and pause it",
+				Why:    "unpaused it would remove the legacy member from etcd as soon as its own machine has a Node",
+				Before: stillFenced, Act: rolling((*roll.ControlPlane).Attach), Verify: rolling((*roll.ControlPlane).VerifyAttached),
+				Undo:       inTurn((*roll.ControlPlane).Detach, (*roll.ControlPlane).Part, (*roll.ControlPlane).Clean),
+				VerifyUndo: inTurn((*roll.ControlPlane).VerifyDetached, (*roll.ControlPlane).VerifyParted),
+			},
+			{
+				ID: "control-plane/boot", Title: "look into the machine's bootstrap data, and let its VM start",
+				Why: "a machine that joins instead of initializing would fail, or worse",
+				Act: rolling((*roll.ControlPlane).Boot), Verify: rolling((*roll.ControlPlane).VerifyBooted),
+				Undo: rolling((*roll.ControlPlane).Part),
+			},
+			{
+				ID: "control-plane/join", Title: "wait until the machine's etcd follows as a learner",
+				Why: "a learner has no vote: nothing waits for it while it catches up",
+				Act: rolling((*roll.ControlPlane).Join),
+			},
+			{
+				ID: "control-plane/promote", Title: "give the learner its vote",
+				Why:    "only now may the machine's API server start; from here on etcd needs both members for a write",
+				Before: stillFenced, Act: rolling((*roll.ControlPlane).Promote), Verify: rolling((*roll.ControlPlane).VerifyPromoted),
+				Undo: rolling((*roll.ControlPlane).Part), VerifyUndo: rolling((*roll.ControlPlane).VerifyParted),
+			},
+			{
+				ID: "control-plane/server", Title: "compare the new API server with the old one, before anybody else asks it",
+				Why: "a server that cannot read what is there must not answer under the cluster's name",
+				Act: rolling((*roll.ControlPlane).AwaitServer), Verify: rolling((*roll.ControlPlane).VerifyServer),
+			},
+			{
+				ID: "control-plane/serve", Title: "let both API servers answer under the old name",
+				Why:       "the legacy master can go only when somebody else answers",
+				Condition: migrationv1alpha1.ControlPlaneJoinedCondition,
+				Before:    stillFenced, Act: rolling((*roll.ControlPlane).Serve), Verify: rolling((*roll.ControlPlane).VerifyServing),
+				Undo: rolling((*roll.ControlPlane).Unserve), VerifyUndo: rolling((*roll.ControlPlane).VerifyUnserved),
+			},
+		}},
+	}
+}
+
+// rolling makes a step's function of a method of what moves the control plane.
+func rolling(method func(*roll.ControlPlane, context.Context) error) func(context.Context, *Work) error {
+	return func(ctx context.Context, w *Work) error {
+		if w.ControlPlane == nil {
+			return w.NoControlPlane
+		}
+		return method(w.ControlPlane, ctx)
+	}
+}
+
+// inTurn does one after the other.
+func inTurn(methods ...func(*roll.ControlPlane, context.Context) error) func(context.Context, *Work) error {
+	return func(ctx context.Context, w *Work) error {
+		for _, method := range methods {
+			if err := rolling(method)(ctx, w); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }
 
@@ -140,6 +224,17 @@ func PhaseNames() []string {
 		names = append(names, p.Name)
 	}
 	return names
+}
+
+// Gates are what people have to approve, each before a phase of its name.
+func Gates() []string {
+	var gates []string
+	for _, p := range Graph() {
+		if p.Gate != "" {
+			gates = append(gates, p.Gate)
+		}
+	}
+	return gates
 }
 
 // adopting makes a step's function of a method of the adopter.

@@ -182,5 +182,6 @@ func TestTheGraphIsWellFormed(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, []string{"fence", "translate", "adopt"}, PhaseNames())
+	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane"}, PhaseNames())
+	assert.Equal(t, []string{"control-plane"}, Gates())
 }

@@ -17,13 +17,17 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
 // Work is what the steps of one cluster share.
 type Work struct {
-	// Adopter does the work of the phases so far.
+	// Adopter does the work of the phases up to adopt.
 	Adopter *adopt.Adopter
+	// ControlPlane does the work of the phase of that name; when it is nil, NoControlPlane says why it cannot.
+	ControlPlane   *roll.ControlPlane
+	NoControlPlane error
 	// Sources are where evidence comes from; they restart nothing.
 	Sources proof.Sources
 	// SettleFor is how long nobody else may write.

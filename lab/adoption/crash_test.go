@@ -83,7 +83,14 @@ func bookkeeping(request *http.Request) bool {
 
 func lease(request *http.Request) bool { return strings.Contains(request.URL.Path, "/leases") }
 
-func changes(request *http.Request) bool { return !bookkeeping(request) && !lease(request) }
+// question tells of a request that creates nothing although it looks so: connections to pods, and tokens that are made or judged.
+func question(request *http.Request) bool {
+	return slices.ContainsFunc([]string{"/portforward", "/token", "/tokenreviews"}, func(end string) bool { return strings.HasSuffix(request.URL.Path, end) })
+}
+
+func changes(request *http.Request) bool {
+	return !bookkeeping(request) && !lease(request) && !question(request)
+}
 
 // killed runs the program and kills it after a write. It returns false when the program ended by itself, with its exit code.
 func (o *operator) killed(ctx context.Context, after int, count func(*http.Request) bool, run func(context.Context, ...string) (cli.Code, string, string)) (killed bool, seen []string, code cli.Code, said string) {

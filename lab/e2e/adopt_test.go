@@ -62,9 +62,9 @@ func (w *world) legacyBoots(ctx context.Context) {
 	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
 }
 
-// legacyManifest is what a customer runs: with a disruption budget, on a host volume, on every node, with a token and a Secret. The platform
+// shopManifest is what a customer runs: with a disruption budget, with a token and a Secret. The platform
 // admits pods by PodSecurityPolicy, and only the privileged one allows the host's directories.
-const legacyManifest = `
+const shopManifest = `
 apiVersion: v1
 kind: Namespace
 metadata: {name: shop}
@@ -113,7 +113,10 @@ spec:
   type: NodePort
   selector: {app: echo}
   ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
----
+`
+
+// agentManifest is on every node.
+const agentManifest = `
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: agent, namespace: shop}
@@ -148,27 +151,20 @@ spec:
       volumes: [{name: data, hostPath: {path: /data/pgdata, type: Directory}}]
 `
 
+// legacyWorkloadsRun starts one after the other and watches it: emulated machines that have to start everything at once, while somebody asks
+// every other second, give up on containers halfway and begin again.
 func (w *world) legacyWorkloadsRun(ctx context.Context) {
-	manifest, wanted := legacyManifest, 2+1+*workers // of the Deployment, and of the DaemonSet
+	workloads := []struct{ name, manifest string }{{"deployment/echo", shopManifest}, {"daemonset/agent", agentManifest}}
 	if *workers > 0 {
-		manifest, wanted = manifest+"---\n"+ledgerManifest, wanted+1
+		workloads = append(workloads, struct{ name, manifest string }{"statefulset/ledger", ledgerManifest})
 	}
-	w.eventually(ctx, long, "the workloads are applied", func(ctx context.Context) error { return w.wcApply(ctx, manifest) })
-	w.eventually(ctx, long, "all workloads are ready", func(ctx context.Context) error {
-		pods, err := w.list(ctx, w.wc, "pods", "-n", "shop")
-		if err != nil {
+	for _, workload := range workloads {
+		w.eventually(ctx, long, workload.name+" is applied", func(ctx context.Context) error { return w.wcApply(ctx, workload.manifest) })
+		w.eventually(ctx, long, workload.name+" runs", func(ctx context.Context) error {
+			_, err := w.wc(ctx, "rollout", "status", workload.name, "-n", "shop", "--timeout=15m")
 			return err
-		}
-		if len(pods) != wanted {
-			return fmt.Errorf("%d pods instead of %d", len(pods), wanted)
-		}
-		for i := range pods {
-			if err := needCondition(&pods[i], "Ready"); err != nil {
-				return fmt.Errorf("pod %s: %w", pods[i].GetName(), err)
-			}
-		}
-		return nil
-	})
+		})
+	}
 }
 
 // etcdIsSaved asks the master's etcd through the ingress, as a person does before the first night.

@@ -60,6 +60,9 @@ type ClusterOptions struct {
 	// NoWorkload leaves out the workload cluster's API server, which takes the
 	// most time and memory. Its name then leads nowhere.
 	NoWorkload bool
+	// Etcd lets the workload cluster's etcd be asked by its name, as that of a
+	// legacy master is.
+	Etcd bool
 	// Edit may change the recorded objects before they are created, to make
 	// what is wrong with a cluster. It is called for the management cluster's
 	// objects and for the workload cluster's.
@@ -90,6 +93,7 @@ type Cluster struct {
 	world  *World
 	number int
 	dir    string
+	etcd   bool
 	// objects of the management cluster, as recorded.
 	objects []*unstructured.Unstructured
 }
@@ -107,7 +111,7 @@ func (w *World) Cluster(tb testing.TB, opts ClusterOptions) *Cluster {
 	ctx, cancel := context.WithTimeout(tb.Context(), seedLimit)
 	defer cancel()
 
-	c := &Cluster{world: w, number: number, dir: tb.TempDir()}
+	c := &Cluster{world: w, number: number, dir: tb.TempDir(), etcd: opts.Etcd}
 	require.NoError(tb, c.render(ctx, opts))
 	if !opts.NoWorkload {
 		require.NoError(tb, c.startWorkload(ctx))
@@ -115,6 +119,7 @@ func (w *World) Cluster(tb testing.TB, opts ClusterOptions) *Cluster {
 			ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 			defer cancel()
 			c.world.names.set(c.APIDomain, netip.Addr{})
+			c.world.names.set(c.etcdDomain(), netip.Addr{})
 			require.NoError(tb, c.Workload.Stop(ctx))
 		})
 	}
@@ -310,10 +315,21 @@ func (c *Cluster) seed(ctx context.Context) error {
 }
 
 // waitQuiet returns when the management cluster's controllers have nothing more
-// to do for the cluster: Deployments count their pods as available, and
-// Endpoints have their slices.
+// to do for the cluster: claims have found their volumes, and Deployments count
+// their pods as available.
 func (c *Cluster) waitQuiet(ctx context.Context) error {
 	api := c.world.Management.Client()
+	// A claim is Lost for as long as its controller has not heard of the volume.
+	err := until(ctx, "no claim of "+c.ID+" is lost", seedLimit, func() (bool, error) {
+		var claims corev1.PersistentVolumeClaimList
+		if err := c.world.Client.List(ctx, &claims, client.InNamespace(c.ID)); err != nil {
+			return false, err
+		}
+		return !slices.ContainsFunc(claims.Items, func(p corev1.PersistentVolumeClaim) bool { return p.Status.Phase == corev1.ClaimLost }), nil
+	})
+	if err != nil {
+		return err
+	}
 	return until(ctx, "the Deployments of "+c.ID+" are available", seedLimit, func() (bool, error) {
 		list := &unstructured.UnstructuredList{}
 		list.SetAPIVersion("apps/v1")
@@ -353,12 +369,30 @@ func (c *Cluster) startWorkload(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
+	own := machineAddress(masters, c.number)
+	peer := "https://" + net.JoinHostPort(own.String(), "2380")
+	etcd, err := authority.Issue(pki.Names{
+		CommonName: "etcd", DNS: []string{"localhost", c.etcdDomain()}, IPs: []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(machineGateway), own},
+	})
+	if err == nil {
+		err = etcd.Write(dir, "etcd")
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
 	c.Workload, err = startAPI(ctx, dir, mc.Options{
 		Authority: authority, ServiceCIDR: "172.31.0.0/16",
-		ExtraArgs: map[string][]string{builder.APIServer: {
-			"--etcd-prefix=giantswarm.io",
-			"--tls-sni-cert-key=" + filepath.Join(dir, "api.crt") + "," + filepath.Join(dir, "api.key") + ":" + c.APIDomain,
-		}},
+		ExtraArgs: map[string][]string{
+			builder.APIServer: {
+				"--etcd-prefix=giantswarm.io",
+				"--tls-sni-cert-key=" + filepath.Join(dir, "api.crt") + "," + filepath.Join(dir, "api.key") + ":" + c.APIDomain,
+			},
+			builder.Etcd: {
+				"--cert-file=" + filepath.Join(dir, "etcd.crt"), "--key-file=" + filepath.Join(dir, "etcd.key"),
+				"--peer-cert-file=" + filepath.Join(dir, "etcd.crt"), "--peer-key-file=" + filepath.Join(dir, "etcd.key"),
+				"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=lab=" + peer,
+			},
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("starting the workload cluster of %s: %w", c.ID, err)
@@ -369,21 +403,33 @@ func (c *Cluster) startWorkload(ctx context.Context) error {
 	return nil
 }
 
-// publish makes the API reachable by its name on port 443.
+// etcdDomain is the name of the cluster's etcd.
+func (c *Cluster) etcdDomain() string { return "etcd." + c.ID + "." + dnsZone }
+
+// publish makes the API reachable by its name on port 443, and etcd if somebody
+// wants it.
 func (c *Cluster) publish(ctx context.Context) error {
-	address := netip.AddrFrom4([4]byte{127, 1, byte(c.number >> 8), byte(c.number)}) //nolint:gosec // Both halves of a small number.
+	if err := c.publishAs(ctx, 1, c.APIDomain, c.Workload.URL()); err != nil || !c.etcd {
+		return err
+	}
+	url, _, _, _ := c.Workload.EtcdClientFiles()
+	return c.publishAs(ctx, 2, c.etcdDomain(), url)
+}
+
+func (c *Cluster) publishAs(ctx context.Context, network byte, name, url string) error {
+	address := netip.AddrFrom4([4]byte{127, network, byte(c.number >> 8), byte(c.number)}) //nolint:gosec // Both halves of a small number.
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address.String(), "443"))
 	if err != nil {
-		return fmt.Errorf("publishing %s: %w", c.APIDomain, err)
+		return fmt.Errorf("publishing %s: %w", name, err)
 	}
 	// Lives as long as the process: the name, not the address, is what a test ends.
 	go func() {
-		if err := labnet.Relay(context.WithoutCancel(ctx), listener, strings.TrimPrefix(c.Workload.URL(), "https://"), c.world.log); err != nil {
-			c.world.log.WithError(err).Error("nobody reaches the workload cluster any more")
+		if err := labnet.Relay(context.WithoutCancel(ctx), listener, strings.TrimPrefix(url, "https://"), c.world.log); err != nil {
+			c.world.log.WithError(err).Errorf("nobody reaches %s any more", name)
 		}
 	}()
-	c.world.names.set(c.APIDomain, address)
+	c.world.names.set(name, address)
 	return nil
 }
 
@@ -422,11 +468,14 @@ func (c *Cluster) Answers() map[string]finding.Answer {
 // Acceptances are the checks that a human has to accept for every cluster of
 // this kind, before it may be migrated.
 func (c *Cluster) Acceptances() []check.Accepted {
-	return []check.Accepted{
+	accepted := []check.Accepted{
 		{ID: "CHK-CP-001", Reason: "one master is all there is"},
 		{ID: "CHK-VM-007", Reason: "host volumes stay on their host"},
-		{ID: "CHK-ETCD-001", Reason: "this world has no legacy etcd"},
 	}
+	if !c.etcd {
+		accepted = append(accepted, check.Accepted{ID: "CHK-ETCD-001", Reason: "nobody can ask this cluster's etcd"})
+	}
+	return accepted
 }
 
 // Source is the management cluster as the product sees it, the inside of

@@ -6,6 +6,9 @@
 //	│             Cluster API core, CAPBK and KCP, capk-controller, all webhooks   │
 //	│ 127.0.0.1   workload cluster's etcd and API server, one pair per cluster     │
 //	│ 127.1.x.y   port 443: relay to that API server, where api.<id>.k8s… leads    │
+//	│ 127.2.x.y   the same for its etcd, where etcd.<id>.k8s… leads, if wanted     │
+//	│ 10.199.x.y  members of etcd to each other; a new control plane machine with  │
+//	│             etcd, API server and a kubelet's way to ports of pods            │
 //	│ 10.100.0.1  port 53: the names of all workload clusters                      │
 //	└──────────────────────────────────────────────────────────────────────────────┘
 //

@@ -19,10 +19,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 )
 
-// kubelet does for the pods of legacy clusters what scheduler and kubelets
-// would, at once: it binds a pod to a host on which the cluster has none, says
+// kubelet does for the pods of machines what scheduler and kubelets would, at
+// once: it binds a pod to a host on which the cluster has none, says
 // that its containers run, and ends a deleted pod. A pod it starts is a new VM:
 // other container ids, no address, and no Node in the workload cluster.
 //
@@ -38,6 +40,8 @@ type kubelet struct {
 
 	mu      sync.Mutex
 	watched map[string]bool
+	// given counts the addresses that machines of the provider got.
+	given int
 }
 
 func startKubelet(client kubernetes.Interface, log logrus.FieldLogger) (*kubelet, error) {
@@ -144,9 +148,35 @@ func (k *kubelet) sync(ctx context.Context, name cache.ObjectName) error {
 		return k.bind(ctx, pod)
 	case len(pod.Status.ContainerStatuses) == 0:
 		return k.writeStatus(ctx, k.started(pod))
+	case ready(pod) != condition(pod, corev1.PodReady):
+		setCondition(pod, corev1.PodReady, ready(pod), metav1.NewTime(time.Now().Truncate(time.Second)))
+		return k.writeStatus(ctx, pod)
 	default:
 		return nil
 	}
+}
+
+// ready tells whether a pod whose containers are ready is so itself: its
+// readiness gates decide.
+func ready(pod *corev1.Pod) corev1.ConditionStatus {
+	for _, gate := range pod.Spec.ReadinessGates {
+		if condition(pod, gate.ConditionType) != corev1.ConditionTrue {
+			return corev1.ConditionFalse
+		}
+	}
+	return corev1.ConditionTrue
+}
+
+// address is what a pod gets. A machine of the provider has one that programs
+// can listen at, those of legacy machines are only written down.
+func (k *kubelet) address(pod *corev1.Pod, host string) string {
+	if pod.Labels[infrav1.MachineLabel] == "" {
+		return host
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.given++
+	return machineAddress(machines, k.given).String()
 }
 
 func (k *kubelet) writeStatus(ctx context.Context, pod *corev1.Pod) error {
@@ -202,22 +232,17 @@ func (k *kubelet) bind(ctx context.Context, pod *corev1.Pod) error {
 func (k *kubelet) started(pod *corev1.Pod) *corev1.Pod {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	pod.Status.Phase, pod.Status.StartTime = corev1.PodRunning, &now
-	ready := corev1.ConditionTrue
-	for _, gate := range pod.Spec.ReadinessGates {
-		if condition(pod, gate.ConditionType) != corev1.ConditionTrue {
-			ready = corev1.ConditionFalse
-		}
-	}
 	for kind, status := range map[corev1.PodConditionType]corev1.ConditionStatus{
-		corev1.PodInitialized: corev1.ConditionTrue, corev1.ContainersReady: corev1.ConditionTrue, corev1.PodReady: ready,
+		corev1.PodInitialized: corev1.ConditionTrue, corev1.ContainersReady: corev1.ConditionTrue, corev1.PodReady: ready(pod),
 	} {
 		setCondition(pod, kind, status, now)
 	}
 	if host, err := k.factory.Core().V1().Nodes().Lister().Get(pod.Spec.NodeName); err == nil {
 		for _, address := range host.Status.Addresses {
 			if address.Type == corev1.NodeInternalIP {
-				pod.Status.HostIP, pod.Status.PodIP = address.Address, address.Address
-				pod.Status.HostIPs, pod.Status.PodIPs = []corev1.HostIP{{IP: address.Address}}, []corev1.PodIP{{IP: address.Address}}
+				own := k.address(pod, address.Address)
+				pod.Status.HostIP, pod.Status.PodIP = address.Address, own
+				pod.Status.HostIPs, pod.Status.PodIPs = []corev1.HostIP{{IP: address.Address}}, []corev1.PodIP{{IP: own}}
 			}
 		}
 	}

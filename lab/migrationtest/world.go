@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -128,6 +129,9 @@ func start(ctx context.Context) (_ *World, err error) {
 	}
 	if err := labnet.Setup(0, dir); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if out, err := exec.CommandContext(ctx, "ip", "address", "add", machineNetwork, "dev", "lo").CombinedOutput(); err != nil {
+		return nil, errors.Join(fmt.Errorf("making a network for machines: %w: %s", err, out), os.RemoveAll(dir))
 	}
 	if w.names, err = serveNames(ctx, labnet.Gateway); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))

@@ -8,6 +8,8 @@ const (
 	TranslatedCondition = "Translated"
 	// AdoptedCondition is True while every legacy VM is a Machine with a nodeRef, and no Deployment can recreate it.
 	AdoptedCondition = "Adopted"
+	// ControlPlaneJoinedCondition is True while a new control plane serves beside the legacy one, on the same etcd.
+	ControlPlaneJoinedCondition = "ControlPlaneJoined"
 	// UntouchedCondition is True when the proof found that no VM, kubelet or etcd was restarted.
 	UntouchedCondition = "Untouched"
 )

@@ -158,7 +158,7 @@ func Render(userData string, o Options) (string, error) {
 	for _, u := range objects(d, "systemd", "units") {
 		renameField(u, "contents", rename)
 		if o.Patient && text(u, "name") == kubeletUnit {
-			u["contents"] = strings.Replace(text(u, "contents"), "  --v=2\n", "  --v=2 \\\n  --housekeeping-interval=5m\n", 1)
+			u["contents"] = strings.Replace(text(u, "contents"), "  --v=2\n", "  --v=2 \\\n  --housekeeping-interval=5m \\\n  --runtime-request-timeout=15m\n", 1)
 		}
 		for _, dropin := range objects(u, "dropins") {
 			renameField(dropin, "contents", rename)

@@ -108,7 +108,7 @@ func TestPatienceStretchesProbes(t *testing.T) {
 		assert.Contains(t, string(after["/etc/kubernetes/config/kubelet.yaml.tmpl"]), "featureGates:\n  ExecProbeTimeout: false\n  TTLAfterFinished: true\n")
 		document, err := userdata.Decode(rendered)
 		require.NoError(t, err)
-		assert.Contains(t, string(document), `  --v=2 \\\n  --housekeeping-interval=5m\n`)
+		assert.Contains(t, string(document), `  --v=2 \\\n  --housekeeping-interval=5m \\\n  --runtime-request-timeout=15m\n`)
 		if strings.HasPrefix(name, "master-") {
 			server := string(after["/etc/kubernetes/manifests/k8s-api-server.yaml"])
 			assert.Contains(t, server, "    livenessProbe:\n      failureThreshold: 30\n      tcpSocket:\n        port: 443\n      initialDelaySeconds: 300\n      timeoutSeconds: 60\n")

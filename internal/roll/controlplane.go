@@ -1,0 +1,229 @@
+package roll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// pollPause lies between two questions about what cannot be watched: members of etcd, and servers that are just starting.
+const pollPause = time.Second
+
+// DialPod opens a connection to a port of a pod in the workload cluster.
+type DialPod func(ctx context.Context, namespace, pod string, port int) (net.Conn, error)
+
+// ControlPlane moves the control plane of one adopted cluster. Every method is safe to repeat: it looks at what is there and does what is
+// missing.
+type ControlPlane struct {
+	*adopt.Adopter
+
+	// Members asks the etcd of the legacy master, by its name.
+	Members *etcd.Client
+	// Credentials are those of an etcd client, which the new member takes as well.
+	Credentials etcd.TLS
+	// EtcdPrefix is what the API server puts before its keys.
+	EtcdPrefix string
+	// Inside is how the workload cluster is reached by its name, and DialPod how one of its API servers is told from the other.
+	Inside  *rest.Config
+	DialPod DialPod
+	// Snapshot is the file that etcd is saved to.
+	Snapshot string
+	// Note hears what belongs into the log of the migration: the members of etcd before and after every change, and what was compared.
+	Note func(sentence string)
+}
+
+// Why the control plane cannot be moved.
+var (
+	// ErrNotAlone means that there are other control plane Machines than the one that is wanted.
+	ErrNotAlone = errors.New("there is not exactly one control plane Machine")
+	// ErrWouldJoin means that the new machine would run kubeadm join, which a legacy API server does not allow.
+	ErrWouldJoin = errors.New("the machine would run kubeadm join instead of kubeadm init")
+	// ErrDiffers means that the new API server does not show what the old one shows.
+	ErrDiffers = errors.New("the new API server does not show the same as the old one")
+	// ErrUnwell means that etcd is not in a state in which its members may be changed.
+	ErrUnwell = errors.New("etcd is not well")
+)
+
+func kcpKind() schema.GroupVersionKind {
+	return controlplanev1.GroupVersion.WithKind("KubeadmControlPlane")
+}
+func clusterKind() schema.GroupVersionKind { return clusterv1.GroupVersion.WithKind("Cluster") }
+func machineKind() schema.GroupVersionKind { return clusterv1.GroupVersion.WithKind("Machine") }
+func kvmMachineKind() schema.GroupVersionKind {
+	return infrav1.GroupVersion().WithKind("KVMMachine")
+}
+func coreKind(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
+
+// get reads an object of the target namespace; nil when there is none.
+func (c *ControlPlane) get(ctx context.Context, kind schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
+	return get(ctx, c.Management.Client, kind, c.Result.Namespace, name)
+}
+
+func get(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kind)
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, namespace, name, err)
+		}
+		return nil, nil //nolint:nilnil // an object that is not there is an ordinary answer
+	}
+	return o, nil
+}
+
+// must is get for what has to be there.
+func (c *ControlPlane) must(ctx context.Context, kind schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
+	o, err := c.get(ctx, kind, name)
+	if err == nil && o == nil {
+		err = fmt.Errorf("%w: %s %s/%s is gone", adopt.ErrReplaced, kind.Kind, c.Result.Namespace, name)
+	}
+	return o, err
+}
+
+// machines are the control plane Machines of the cluster, by name.
+func (c *ControlPlane) machines(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	all, err := adopt.List(ctx, c.Management.Client, machineKind(), c.Result.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	var out []*unstructured.Unstructured
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if c.isMaster(all[name]) {
+			out = append(out, all[name])
+		}
+	}
+	return out, nil
+}
+
+func (c *ControlPlane) isMaster(machine *unstructured.Unstructured) bool {
+	_, master := machine.GetLabels()[clusterv1.MachineControlPlaneLabel]
+	return master && machine.GetLabels()[clusterv1.ClusterNameLabel] == c.Picture.ID
+}
+
+// machine is the one control plane Machine.
+func (c *ControlPlane) machine(ctx context.Context) (*unstructured.Unstructured, error) {
+	all, err := c.machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) != 1 {
+		return nil, fmt.Errorf("%w: cluster %s has %d", ErrNotAlone, c.Picture.ID, len(all))
+	}
+	return all[0], nil
+}
+
+// infrastructure is the KVMMachine of the one control plane Machine.
+func (c *ControlPlane) infrastructure(ctx context.Context) (*unstructured.Unstructured, error) {
+	machine, err := c.machine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.must(ctx, kvmMachineKind(), text(machine, "spec", "infrastructureRef", "name"))
+}
+
+// address is where the new machine is; empty when it has none.
+func address(kvmMachine *unstructured.Unstructured) string {
+	all, _, err := unstructured.NestedSlice(kvmMachine.Object, "status", "addresses")
+	if err != nil {
+		return ""
+	}
+	for _, a := range all {
+		if m, ok := a.(map[string]any); ok && m["type"] == string(clusterv1.MachineInternalIP) {
+			found, _ := m["address"].(string)
+			return found
+		}
+	}
+	return ""
+}
+
+// text is a string field; empty when it is not there.
+func text(o *unstructured.Unstructured, path ...string) string {
+	value, _, err := unstructured.NestedString(o.Object, path...)
+	if err != nil {
+		return ""
+	}
+	return value
+}
+
+// inTarget is a kind in the target namespace.
+func (c *ControlPlane) inTarget(kind schema.GroupVersionKind) kube.Scope {
+	return kube.Scope{GroupVersionKind: kind, Namespace: c.Result.Namespace}
+}
+
+// poll asks until nothing is missing, at most as long as the patience lasts.
+func (c *ControlPlane) poll(ctx context.Context, ask func(ctx context.Context) (missing string, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Patience)
+	defer cancel()
+	told := ""
+	for {
+		missing, err := ask(ctx)
+		if err != nil || missing == "" {
+			return err
+		}
+		if missing != told {
+			told = missing
+			c.tell("waiting for %s", missing)
+		}
+		timer := c.Clock.NewTimer(pollPause)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("waiting for %s: %w", missing, ctx.Err())
+		}
+	}
+}
+
+func (c *ControlPlane) tell(format string, args ...any) {
+	if c.Tell != nil {
+		c.Tell(format, args...)
+	}
+}
+
+func (c *ControlPlane) note(format string, args ...any) {
+	if c.Note != nil {
+		c.Note(fmt.Sprintf(format, args...))
+	}
+}
+
+// master is the legacy master that is taken over.
+func (c *ControlPlane) master() (*legacy.Node, error) {
+	masters := c.Picture.Masters()
+	if len(masters) != 1 || masters[0].Pod == nil {
+		return nil, fmt.Errorf("%w: cluster %s has %d legacy masters with a pod", ErrNotAlone, c.Picture.ID, len(masters))
+	}
+	return &masters[0], nil
+}
+
+// removed deletes an object and waits until it is gone.
+func (c *ControlPlane) removed(ctx context.Context, side adopt.Side, o *unstructured.Unstructured) error {
+	if err := side.Writer.Delete(ctx, kube.TargetOf(o), metav1.DeletePropagationBackground); err != nil {
+		return err
+	}
+	scope := kube.Scope{GroupVersionKind: o.GroupVersionKind(), Namespace: o.GetNamespace()}
+	return c.Await(ctx, side, scope, func(byName map[string]*unstructured.Unstructured) string {
+		if now := byName[o.GetName()]; now != nil && now.GetUID() == o.GetUID() {
+			return fmt.Sprintf("%s to be gone", kube.TargetOf(o))
+		}
+		return ""
+	})
+}

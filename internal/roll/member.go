@@ -1,0 +1,255 @@
+package roll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
+)
+
+// Well refuses to begin when etcd is not the one healthy member of the legacy master; the learner of an earlier try does not count.
+func (c *ControlPlane) Well(ctx context.Context) error {
+	table, err := c.Members.Table(ctx)
+	if err != nil {
+		return err
+	}
+	voters := slices.DeleteFunc(slices.Clone(table.Members), func(m etcd.Row) bool { return m.Learner })
+	if len(voters) != 1 {
+		return fmt.Errorf("%w: it has %d voting members, and the legacy master's should be the only one: %s", ErrUnwell, len(voters), tableText(table))
+	}
+	switch m := &voters[0]; {
+	case m.Status == nil:
+		return fmt.Errorf("%w: member %s did not say how it is: %s", ErrUnwell, m.Name, strings.Join(table.Unread, "; "))
+	case len(m.Status.Errors) > 0:
+		return fmt.Errorf("%w: member %s says: %s", ErrUnwell, m.Name, strings.Join(m.Status.Errors, "; "))
+	case m.Role != etcd.Leader:
+		return fmt.Errorf("%w: member %s does not lead", ErrUnwell, m.Name)
+	}
+	c.note("etcd before: %s", tableText(table))
+	return nil
+}
+
+// tableText is the member table in a sentence.
+func tableText(table *etcd.Table) string {
+	rows := make([]string, 0, len(table.Members))
+	for i := range table.Members {
+		m := &table.Members[i]
+		name := m.Name
+		if name == "" {
+			name = "(not started)"
+		}
+		row := fmt.Sprintf("%s %s %s", m.ID, name, m.Role)
+		if m.Status != nil {
+			row += fmt.Sprintf(" term %d index %d, %d bytes", m.Status.RaftTerm, m.Status.RaftIndex, m.Status.Size)
+		}
+		rows = append(rows, row)
+	}
+	return strings.Join(rows, "; ")
+}
+
+// legacyEndpoint is the way to the legacy master's etcd.
+func (c *ControlPlane) legacyEndpoint() string { return c.Members.Endpoints()[0] }
+
+// SaveEtcd saves etcd to a file, and opens it to see that it is whole. A file that is there is somebody's backup, and stays: the new one gets a
+// number in its name.
+func (c *ControlPlane) SaveEtcd(ctx context.Context) error {
+	ending := filepath.Ext(c.Snapshot)
+	stem := strings.TrimSuffix(c.Snapshot, ending)
+	for n := 2; ; n++ {
+		saved, err := c.Members.Save(ctx, c.legacyEndpoint(), c.Snapshot, c.EtcdPrefix, nil)
+		if err == nil {
+			c.note("etcd is saved in %s: revision %d, %d keys, %d bytes, sha256 %s", saved.Path, saved.Revision, saved.Keys, saved.Bytes, saved.SHA256)
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		c.Snapshot = stem + "." + strconv.Itoa(n) + ending
+	}
+}
+
+// peerPort is where etcd listens for other members.
+const peerPort = "2380"
+
+// newMember finds the member of the new machine, by its peer address: it has no name before it has started. Nil means that there is none.
+func (c *ControlPlane) newMember(ctx context.Context) (*etcd.Member, error) {
+	machine, err := c.infrastructure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := address(machine)
+	if at == "" {
+		return nil, nil //nolint:nilnil // a machine without an address has no member
+	}
+	all, err := c.Members.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all.Members {
+		for _, peer := range all.Members[i].PeerURLs {
+			if parsed, err := url.Parse(peer); err == nil && parsed.Host == net.JoinHostPort(at, peerPort) {
+				return &all.Members[i], nil
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // as above
+}
+
+// Join waits until the new machine's etcd takes part as a learner. The machine adds it by itself.
+func (c *ControlPlane) Join(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		machine, err := c.infrastructure(ctx)
+		if err != nil {
+			return "", err
+		}
+		if failed := bootstrapFailure(machine); failed != "" {
+			return "", fmt.Errorf("booting KVMMachine/%s: %s", machine.GetName(), failed)
+		}
+		m, err := c.newMember(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case m == nil:
+			return "the new machine to add itself to etcd", nil
+		case m.Name == "":
+			return "the new machine to start its etcd", nil
+		}
+		return "", nil
+	})
+}
+
+// steady is how many looks in a row have to find the new member connected before it is given a vote.
+const steady = 3
+
+// Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected is looked at here, because etcd
+// goes by what a learner acknowledged last, and of two voters both are needed for every write.
+func (c *ControlPlane) Promote(ctx context.Context) error {
+	good := 0
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		m, err := c.newMember(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case m == nil:
+			return "", fmt.Errorf("%w: the new machine's member is gone", ErrUnwell)
+		case !m.Learner:
+			return "", nil
+		}
+		peers, err := c.Members.Peers(ctx, c.legacyEndpoint())
+		if err != nil {
+			return "", err
+		}
+		if !peers[m.ID].Active {
+			good = 0
+			return "the connection to learner " + m.ID.String(), nil
+		}
+		if good++; good < steady {
+			return "the connection to learner " + m.ID.String() + " to last", nil
+		}
+		err = c.Members.Promote(ctx, c.legacyEndpoint(), m.ID)
+		if errors.Is(err, etcd.ErrNotCaughtUp) {
+			return "learner " + m.ID.String() + " to catch up", nil
+		}
+		if err == nil {
+			c.note("member %s votes%s", m.ID, roundTrip(peers[m.ID]))
+		}
+		return "", err
+	})
+}
+
+// roundTrip says how far away a member is, once that was measured: etcd does so every half minute.
+func roundTrip(peer etcd.Peer) string {
+	if peer.RoundTrip == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; a message to it and back takes %s", peer.RoundTrip)
+}
+
+// VerifyPromoted shows the members, and that they agree: the table is what a majority says.
+func (c *ControlPlane) VerifyPromoted(ctx context.Context) error {
+	m, err := c.newMember(ctx)
+	switch {
+	case err != nil:
+		return err
+	case m == nil || m.Learner:
+		return fmt.Errorf("%w: the new machine's member does not vote", ErrUnwell)
+	}
+	table, err := c.Members.Table(ctx)
+	if err != nil {
+		return err
+	}
+	c.note("etcd with two voters: %s", tableText(table))
+	return nil
+}
+
+// Part takes every member but the legacy one out of etcd again: the leadership goes back first, if it is not there. As long as a new member
+// votes, etcd needs both, so this comes before its machine is stopped; and once more after it, for a machine that was just adding itself.
+func (c *ControlPlane) Part(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		status, err := c.Members.Status(ctx, c.legacyEndpoint())
+		if err != nil {
+			return "", err
+		}
+		all, err := c.Members.Members(ctx)
+		if err != nil {
+			return "", err
+		}
+		for _, m := range all.Members {
+			if m.ID == status.Member {
+				continue
+			}
+			if err := c.leadByLegacy(ctx, status); err != nil {
+				// The removal goes through the legacy member also while it follows; a leader that is removed steps down.
+				c.tell("the legacy member does not lead again yet: %s", err)
+			}
+			err := c.Members.Remove(ctx, c.legacyEndpoint(), m.ID)
+			if errors.Is(err, etcd.ErrUnsettled) {
+				return "etcd to be sure of its members", nil
+			}
+			if err != nil {
+				return "", err
+			}
+			c.note("member %s is taken out of etcd again", m.ID)
+		}
+		return "", nil
+	})
+}
+
+// leadByLegacy gives the leadership back to the legacy member. Only the leader can do that, so the new machine's etcd is asked.
+func (c *ControlPlane) leadByLegacy(ctx context.Context, legacy etcd.Status) error {
+	if legacy.Leader == legacy.Member {
+		return nil
+	}
+	own, err := c.newEtcd(ctx)
+	if err != nil {
+		return err
+	}
+	err = own.MoveLeader(ctx, own.Endpoints()[0], legacy.Member)
+	return failure.Join(err, own.Close())
+}
+
+// VerifyParted makes sure that the legacy member is alone and leads.
+func (c *ControlPlane) VerifyParted(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		table, err := c.Members.Table(ctx)
+		if err != nil {
+			return "", err
+		}
+		if len(table.Members) != 1 {
+			return "", fmt.Errorf("%w: it has %d members: %s", ErrUnwell, len(table.Members), tableText(table))
+		}
+		if table.Members[0].Role != etcd.Leader {
+			return "the legacy member to lead", nil
+		}
+		c.note("etcd after: %s", tableText(table))
+		return "", nil
+	})
+}

@@ -1,0 +1,240 @@
+package roll
+
+import (
+	"encoding/base64"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientfake "k8s.io/client-go/kubernetes/fake"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+// with makes a control plane of cluster al9qy in a management cluster with some objects.
+func with(t *testing.T, objects ...string) *ControlPlane {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	require.NoError(t, clusterv1.AddToScheme(scheme))
+	require.NoError(t, infrav1.AddToScheme(scheme))
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Cluster{})
+	for _, text := range objects {
+		o := &unstructured.Unstructured{}
+		require.NoError(t, yaml.Unmarshal([]byte(text), &o.Object))
+		builder = builder.WithObjects(o)
+	}
+	c := builder.Build()
+	return &ControlPlane{Adopter: &adopt.Adopter{
+		Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"},
+		Management: adopt.Side{Client: c, Writer: kube.NewWriter(c, kube.WriterOptions{})},
+		Clock:      clocktesting.NewFakeClock(time.Unix(0, 0)), Patience: time.Second,
+	}}
+}
+
+func TestAMachineThatWouldJoinIsNotStarted(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		data string
+		want string
+	}{
+		"init":           {"write_files: [{path: /run/kubeadm/kubeadm.yaml}]", ""},
+		"join":           {"write_files: [{path: /run/kubeadm/kubeadm-join-config.yaml}]", "writes /run/kubeadm/kubeadm-join-config.yaml"},
+		"both":           {"/run/kubeadm/kubeadm.yaml /run/kubeadm/kubeadm-join-config.yaml", "writes /run/kubeadm/kubeadm-join-config.yaml"},
+		"something else": {"runcmd: []", "does not write /run/kubeadm/kubeadm.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			encoded := base64.StdEncoding.EncodeToString([]byte(test.data))
+			c := with(t, "{apiVersion: v1, kind: Secret, metadata: {namespace: org-acme, name: boot, uid: u}, data: {value: "+encoded+"}}")
+			err := c.looksLikeInit(t.Context(), "boot")
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrWouldJoin)
+			assert.ErrorContains(t, err, test.want)
+		})
+	}
+	require.ErrorIs(t, with(t).looksLikeInit(t.Context(), "boot"), adopt.ErrReplaced)
+}
+
+// TestAClusterForgetsThatItWasInitialized and nothing else.
+func TestAClusterForgetsThatItWasInitialized(t *testing.T) {
+	t.Parallel()
+	c := with(t, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {namespace: org-acme, name: al9qy, uid: u}
+status:
+  initialization: {infrastructureProvisioned: true, controlPlaneInitialized: true}
+  conditions:
+    - {type: ControlPlaneInitialized, status: "True", reason: Initialized, lastTransitionTime: "2026-01-01T00:00:00Z"}
+    - {type: InfrastructureReady, status: "True", reason: Ready, lastTransitionTime: "2026-01-01T00:00:00Z"}
+  deprecated:
+    v1beta1:
+      conditions:
+        - {type: ControlPlaneInitialized, status: "True", lastTransitionTime: "2026-01-01T00:00:00Z"}
+`)
+	require.NoError(t, c.forgetInitialized(t.Context()))
+	cluster := &clusterv1.Cluster{}
+	require.NoError(t, c.Management.Client.Get(t.Context(), client.ObjectKey{Namespace: "org-acme", Name: "al9qy"}, cluster))
+	require.Len(t, cluster.Status.Conditions, 1)
+	assert.Equal(t, "InfrastructureReady", cluster.Status.Conditions[0].Type)
+	assert.Empty(t, cluster.Status.Deprecated.V1Beta1.Conditions) //nolint:staticcheck // Cluster API still writes them.
+	assert.Nil(t, cluster.Status.Initialization.ControlPlaneInitialized)
+	assert.True(t, *cluster.Status.Initialization.InfrastructureProvisioned)
+
+	before := cluster.ResourceVersion
+	require.NoError(t, c.forgetInitialized(t.Context()))
+	require.NoError(t, c.Management.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster))
+	assert.Equal(t, before, cluster.ResourceVersion, "what has nothing to forget is not written")
+}
+
+func TestOnlyWhatAdmitsStaticPodsIsPrivileged(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spec string
+		want bool
+	}{
+		"everything":    {"{privileged: true, hostNetwork: true, volumes: ['*']}", true},
+		"no network":    {"{privileged: true, volumes: ['*']}", false},
+		"some volumes":  {"{privileged: true, hostNetwork: true, volumes: [configMap]}", false},
+		"unprivileged":  {"{hostNetwork: true, volumes: ['*']}", false},
+		"of wrong type": {"{privileged: 'yes', hostNetwork: true, volumes: ['*']}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			policy := &unstructured.Unstructured{Object: map[string]any{}}
+			var spec map[string]any
+			require.NoError(t, yaml.Unmarshal([]byte(test.spec), &spec))
+			policy.Object["spec"] = spec
+			assert.Equal(t, test.want, privileged(policy))
+		})
+	}
+}
+
+// TestOnlyNewNodesAreCleaned leaves adopted Nodes and those of other clusters alone.
+func TestOnlyNewNodesAreCleaned(t *testing.T) {
+	t.Parallel()
+	c := with(t)
+	node := func(name, id string, master bool) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"providerID": id}}}
+		o.SetName(name)
+		if master {
+			o.SetLabels(map[string]string{"node-role.kubernetes.io/control-plane": ""})
+		}
+		return o
+	}
+	c.Picture.Nodes = []legacy.Node{{Pod: pod("master-p1l6x")}}
+	prefix := c.providerIDPrefix()
+	assert.True(t, c.isNewNode(node("al9qy-abcde", "kvm://al9qy/al9qy-abcde", true), prefix))
+	assert.False(t, c.isNewNode(node("master-p1l6x", "kvm://al9qy/al9qy-master", true), prefix), "the adopted master")
+	assert.False(t, c.isNewNode(node("al9qy-abcde", "kvm://b4n9x/al9qy-abcde", true), prefix), "of another cluster")
+	assert.False(t, c.isNewNode(node("al9qy-abcde", "kvm://al9qy/", true), prefix))
+	assert.False(t, c.isNewNode(node("al9qy-abcde", "", true), prefix))
+	assert.False(t, c.isNewNode(node("al9qy-abcde", "kvm://al9qy/al9qy-abcde", false), prefix), "a worker")
+}
+
+func pod(name string) *legacy.Doc[corev1.Pod] {
+	return &legacy.Doc[corev1.Pod]{Object: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}}
+}
+
+func TestLeavingsOfKubeadmAreKnownByName(t *testing.T) {
+	t.Parallel()
+	exact, prefix := leaving{name: "kubeadm-config"}, leaving{name: "kubeadm:", prefix: true}
+	assert.True(t, exact.is("kubeadm-config"))
+	assert.False(t, exact.is("kubeadm-config-2"))
+	assert.True(t, prefix.is("kubeadm:get-nodes"))
+	assert.False(t, prefix.is("kubeadm"))
+}
+
+func TestEndpointsListWhoGetsTraffic(t *testing.T) {
+	t.Parallel()
+	o := &unstructured.Unstructured{}
+	require.NoError(t, yaml.Unmarshal([]byte(`{subsets: [{addresses: [{ip: 10.0.0.1}], notReadyAddresses: [{ip: 10.0.0.2}]}, {addresses: [{ip: 10.0.0.3}]}, 7]}`), &o.Object))
+	assert.Equal(t, map[string]bool{"10.0.0.1": true, "10.0.0.3": true}, listedIn(o))
+	assert.Empty(t, listedIn(&unstructured.Unstructured{Object: map[string]any{"subsets": "none"}}))
+}
+
+// TestABootstrapThatFailedIsSeen by what the provider says of it.
+func TestABootstrapThatFailedIsSeen(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{"BootstrapFailed": "no route to etcd", "BootstrapRunning": "", "": ""} {
+		o := &unstructured.Unstructured{Object: map[string]any{}}
+		if reason != "" {
+			o.Object["status"] = map[string]any{"conditions": []any{map[string]any{
+				"type": infrav1.BootstrapExecSucceededCondition, "status": "False", "reason": reason, "message": "no route to etcd", "lastTransitionTime": "2026-01-01T00:00:00Z",
+			}}}
+		}
+		assert.Equal(t, want, bootstrapFailure(o), reason)
+	}
+}
+
+// TestServersThatReadOtherValuesDiffer without showing a value.
+func TestServersThatReadOtherValuesDiffer(t *testing.T) {
+	t.Parallel()
+	secret := func(version, value string) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "payment", ResourceVersion: version}, Data: map[string][]byte{"token": []byte(value)},
+		}
+	}
+	for name, test := range map[string]struct {
+		before, after *corev1.Secret
+		want          string
+	}{
+		"the same":           {secret("7", "planted"), secret("7", "planted"), ""},
+		"still encrypted":    {secret("7", "planted"), secret("7", "k8s:enc:aescbc"), "the value of Secret shop/payment"},
+		"nothing to compare": {secret("7", "planted"), secret("8", "planted"), "none of 1 Secrets could be compared"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var noted []string
+			s := &servers{
+				before: &server{clients: clientfake.NewClientset(test.before)}, after: &server{clients: clientfake.NewClientset(test.after)},
+				note: func(format string, args ...any) { noted = append(noted, fmt.Sprintf(format, args...)) },
+			}
+			err := s.compareSecrets(t.Context())
+			if test.want == "" {
+				require.NoError(t, err)
+				assert.Equal(t, []string{"both API servers read the same values in 1 Secrets"}, noted)
+				return
+			}
+			require.ErrorIs(t, err, ErrDiffers)
+			require.ErrorContains(t, err, test.want)
+			assert.NotContains(t, err.Error(), "planted")
+		})
+	}
+}
+
+// TestATokenThatIsNotAcceptedDiffers: a server of another signing key says so.
+func TestATokenThatIsNotAcceptedDiffers(t *testing.T) {
+	t.Parallel()
+	clients := clientfake.NewClientset()
+	clients.PrependReactor("create", "tokenreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{Error: "unknown key"}}, nil
+	})
+	s := &server{clients: clients}
+	err := s.accepts(t.Context(), "planted", "the new API server a token of the old one")
+	require.ErrorIs(t, err, ErrDiffers)
+	require.ErrorContains(t, err, "the new API server a token of the old one was not accepted: unknown key")
+	assert.NotContains(t, err.Error(), "planted")
+}

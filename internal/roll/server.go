@@ -1,0 +1,447 @@
+package roll
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+const (
+	systemNamespace = metav1.NamespaceSystem
+	// Static pods of a machine are called by their component and its Node (kubeadm).
+	apiServerPod = "kube-apiserver-"
+	etcdPod      = "etcd-"
+	clientPort   = 2379
+)
+
+// newNode is the Node of the new machine; nil when it has not registered. It is found by the provider ID, which its kubelet knows from the start.
+func (c *ControlPlane) newNode(ctx context.Context) (*unstructured.Unstructured, error) {
+	machine, err := c.infrastructure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id := text(machine, "spec", "providerID")
+	nodes, err := adopt.List(ctx, c.Workload.Client, coreKind("Node"), "")
+	if err != nil || id == "" {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		if text(nodes[name], "spec", "providerID") == id {
+			return nodes[name], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // a Node that has not registered is an ordinary answer
+}
+
+// newEtcd asks the new machine's etcd, through its pod.
+func (c *ControlPlane) newEtcd(ctx context.Context) (*etcd.Client, error) {
+	node, err := c.newNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if node == nil {
+		return nil, fmt.Errorf("%w: the new machine has no Node, so its etcd cannot be reached", ErrUnwell)
+	}
+	return etcd.New(etcd.Options{
+		Endpoints: []etcd.Endpoint{{URL: "https://localhost:" + strconv.Itoa(clientPort)}}, TLS: c.Credentials,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return c.DialPod(ctx, systemNamespace, etcdPod+node.GetName(), clientPort)
+		},
+	})
+}
+
+// AwaitServer waits until the new machine has a Node, and its API server a pod that is ready.
+func (c *ControlPlane) AwaitServer(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		node, err := c.newNode(ctx)
+		if err != nil || node == nil {
+			return "the new machine's Node", err
+		}
+		pod, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, apiServerPod+node.GetName())
+		if err != nil || pod == nil {
+			return "pod " + apiServerPod + node.GetName(), err
+		}
+		if status, _ := adopt.Condition(pod, string(corev1.PodReady)); status != "True" {
+			return "pod " + apiServerPod + node.GetName() + " to be ready", nil
+		}
+		return "", nil
+	})
+}
+
+// servers are the two API servers that are compared.
+type servers struct {
+	before, after *server
+	note          func(format string, args ...any)
+}
+
+// server is one of them.
+type server struct {
+	clients   kubernetes.Interface
+	metadata  metadata.Interface
+	resources map[schema.GroupResource]resource
+}
+
+// resource is what a server can list.
+type resource struct {
+	schema.GroupVersionResource
+
+	namespaced bool
+}
+
+// VerifyServer compares the new API server with the old one before anybody else asks it: both look at the same etcd, so everything has to be the same.
+//
+//  1. it answers under the cluster's name with a certificate of the cluster's authority,
+//  2. every resource that both serve has the same objects, by UID and resource version,
+//  3. the values of Secrets are the same, so it has the key they are encrypted with,
+//  4. each accepts service account tokens that the other issued, and those in old Secrets.
+func (c *ControlPlane) VerifyServer(ctx context.Context) error {
+	node, err := c.newNode(ctx)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		return fmt.Errorf("%w: the new machine has no Node", ErrDiffers)
+	}
+	config := rest.CopyConfig(c.Inside)
+	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return c.DialPod(ctx, systemNamespace, apiServerPod+node.GetName(), c.securePort())
+	}
+	s := &servers{note: c.note}
+	if s.before, err = newServer(c.Inside); err != nil {
+		return fmt.Errorf("asking the old API server: %w", err)
+	}
+	if s.after, err = newServer(config); err != nil {
+		return fmt.Errorf("asking the new API server: %w", err)
+	}
+	for _, compare := range []func(context.Context) error{s.compareObjects, s.compareSecrets, s.compareTokens} {
+		if err := compare(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// securePort is the port of the API server on the machine.
+func (c *ControlPlane) securePort() int {
+	if c.Picture.Config != nil && c.Picture.Config.Object.Spec.Cluster.Kubernetes.API.SecurePort > 0 {
+		return c.Picture.Config.Object.Spec.Cluster.Kubernetes.API.SecurePort
+	}
+	return 443
+}
+
+func newServer(config *rest.Config) (*server, error) {
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{clients: clients, metadata: objects, resources: map[schema.GroupResource]resource{}}
+	lists, err := clients.Discovery().ServerPreferredResources()
+	// An aggregated API that is down is so for both; what it serves cannot be compared.
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+		return nil, err
+	}
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range list.APIResources {
+			if slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "get") {
+				s.resources[schema.GroupResource{Group: version.Group, Resource: r.Name}] = resource{version.WithResource(r.Name), r.Namespaced}
+			}
+		}
+	}
+	return s, nil
+}
+
+// compareObjects compares the objects of every resource, at the same moment of etcd.
+func (s *servers) compareObjects(ctx context.Context) error {
+	names := slices.SortedFunc(maps.Keys(s.before.resources), func(a, b schema.GroupResource) int {
+		if a.String() < b.String() {
+			return -1
+		}
+		return 1
+	})
+	total, kinds := 0, 0
+	for _, name := range names {
+		old := s.before.resources[name]
+		fresh, both := s.after.resources[name]
+		if !both {
+			s.note("the new API server does not serve %s any more", name)
+			continue
+		}
+		n, err := s.compareResource(ctx, old, fresh)
+		if err != nil {
+			return fmt.Errorf("comparing %s: %w", name, err)
+		}
+		total += n
+		kinds++
+	}
+	s.note("both API servers show the same %d objects of %d kinds", total, kinds)
+	return nil
+}
+
+// pageSize bounds one answer.
+const pageSize = 500
+
+// compareResource lists a resource at the old server, and at the new one the same moment.
+func (s *servers) compareResource(ctx context.Context, old, fresh resource) (int, error) {
+	before, version, err := s.before.versions(ctx, old, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	if version == "" {
+		return 0, nil // What is made up when it is asked for, as componentstatuses, is not in etcd.
+	}
+	after, _, err := s.after.versions(ctx, fresh, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	if err != nil {
+		return 0, err
+	}
+	for key, want := range before {
+		if has := after[key]; has != want {
+			return 0, fmt.Errorf("%w: %s is %q there and %q here", ErrDiffers, key, want, has)
+		}
+	}
+	for key := range after {
+		if _, known := before[key]; !known {
+			return 0, fmt.Errorf("%w: %s is only there", ErrDiffers, key)
+		}
+	}
+	return len(before), nil
+}
+
+// versions are UID and resource version of every object of a resource, and the moment at which that was so.
+func (s *server) versions(ctx context.Context, r resource, opts metav1.ListOptions) (map[string]string, string, error) {
+	all, at := map[string]string{}, ""
+	opts.Limit = pageSize
+	for {
+		page, err := s.metadata.Resource(r.GroupVersionResource).List(ctx, opts)
+		if err != nil {
+			return nil, "", err
+		}
+		if at == "" {
+			at = page.ResourceVersion
+		}
+		for i := range page.Items {
+			o := &page.Items[i]
+			all[o.Namespace+"/"+o.Name] = string(o.UID) + " " + o.ResourceVersion
+		}
+		if page.Continue == "" {
+			return all, at, nil
+		}
+		opts = metav1.ListOptions{Limit: pageSize, Continue: page.Continue}
+	}
+}
+
+// compareSecrets compares what the servers make of encrypted values. Only digests are kept, and none is shown.
+func (s *servers) compareSecrets(ctx context.Context) error {
+	read := func(from *server) (map[string]string, error) {
+		digests := map[string]string{}
+		opts := metav1.ListOptions{Limit: pageSize}
+		for {
+			page, err := from.clients.CoreV1().Secrets(metav1.NamespaceAll).List(ctx, opts)
+			if err != nil {
+				return nil, err
+			}
+			for i := range page.Items {
+				raw, err := json.Marshal(page.Items[i].Data)
+				if err != nil {
+					return nil, err
+				}
+				sum := sha256.Sum256(raw)
+				digests[page.Items[i].Namespace+"/"+page.Items[i].Name+" "+page.Items[i].ResourceVersion] = hex.EncodeToString(sum[:])
+			}
+			if opts.Continue = page.Continue; opts.Continue == "" {
+				return digests, nil
+			}
+		}
+	}
+	before, err := read(s.before)
+	if err != nil {
+		return fmt.Errorf("reading Secrets from the old API server: %w", err)
+	}
+	after, err := read(s.after)
+	if err != nil {
+		return fmt.Errorf("reading Secrets from the new API server: %w", err)
+	}
+	same := 0
+	for name, digest := range before {
+		// One that was changed in between has another resource version and is left out.
+		if has, both := after[name]; both && has != digest {
+			return fmt.Errorf("%w: the value of Secret %s is another one", ErrDiffers, name)
+		} else if both {
+			same++
+		}
+	}
+	if same == 0 && len(before) > 0 {
+		return fmt.Errorf("%w: none of %d Secrets could be compared", ErrDiffers, len(before))
+	}
+	s.note("both API servers read the same values in %d Secrets", same)
+	return nil
+}
+
+// compareTokens lets each server judge the other's tokens, and the new one those in Secrets.
+func (s *servers) compareTokens(ctx context.Context) error {
+	for _, pair := range []struct {
+		issuer, judge *server
+		what          string
+	}{{s.before, s.after, "the new API server a token of the old one"}, {s.after, s.before, "the old API server a token of the new one"}} {
+		made, err := pair.issuer.clients.CoreV1().ServiceAccounts(systemNamespace).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("asking for a token of ServiceAccount %s/default: %w", systemNamespace, err)
+		}
+		if err := pair.judge.accepts(ctx, made.Status.Token, pair.what); err != nil {
+			return err
+		}
+	}
+	old, err := s.before.clients.CoreV1().Secrets(systemNamespace).List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken), Limit: 1})
+	if err != nil {
+		return fmt.Errorf("looking for a token in a Secret: %w", err)
+	}
+	for i := range old.Items {
+		if token := string(old.Items[i].Data[corev1.ServiceAccountTokenKey]); token != "" {
+			return s.after.accepts(ctx, token, "the new API server the token in Secret "+systemNamespace+"/"+old.Items[i].Name)
+		}
+	}
+	return nil
+}
+
+// accepts has a server review a token.
+func (s *server) accepts(ctx context.Context, token, what string) error {
+	review, err := s.clients.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("reviewing a token: %w", err)
+	case !review.Status.Authenticated:
+		return fmt.Errorf("%w: %s was not accepted: %s", ErrDiffers, what, review.Status.Error)
+	}
+	return nil
+}
+
+// kubeadmLeavings are what kubeadm init and CAPBK leave in the cluster besides the Node (init-join-proof.md 10; kubeadm v1.22). The name of the
+// kubelet's configuration carries the version.
+func kubeadmLeavings() []leaving {
+	rbac := func(kind string) schema.GroupVersionKind {
+		return schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: kind}
+	}
+	return []leaving{
+		{coreKind("ConfigMap"), systemNamespace, "kubeadm-config", false},
+		{coreKind("ConfigMap"), systemNamespace, "kubelet-config", true},
+		{coreKind("ConfigMap"), metav1.NamespacePublic, "cluster-info", false},
+		{rbac("RoleBinding"), metav1.NamespacePublic, "kubeadm:bootstrap-signer-clusterinfo", false},
+		{rbac("Role"), metav1.NamespacePublic, "kubeadm:bootstrap-signer-clusterinfo", false},
+		{rbac("RoleBinding"), systemNamespace, "kubeadm:", true},
+		{rbac("Role"), systemNamespace, "kubeadm:", true},
+		{rbac("ClusterRoleBinding"), "", "kubeadm:", true},
+		{rbac("ClusterRole"), "", "kubeadm:", true},
+		{coreKind("Secret"), systemNamespace, "bootstrap-token-", true},
+	}
+}
+
+// leaving is an object, or with prefix all whose name begins so.
+type leaving struct {
+	schema.GroupVersionKind
+
+	namespace, name string
+	prefix          bool
+}
+
+func (l leaving) is(name string) bool {
+	return name == l.name || l.prefix && strings.HasPrefix(name, l.name)
+}
+
+// Clean removes from the workload cluster what the new machine left there: its Node, which Cluster API does not delete because it belongs to the only
+// control plane Machine, its static pods, and what kubeadm made. It comes after the machine is gone.
+func (c *ControlPlane) Clean(ctx context.Context) error {
+	ours := c.providerIDPrefix()
+	nodes, err := adopt.List(ctx, c.Workload.Client, coreKind("Node"), "")
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		if !c.isNewNode(nodes[name], ours) {
+			continue
+		}
+		if err := c.cleanNode(ctx, nodes[name]); err != nil {
+			return err
+		}
+	}
+	for _, l := range kubeadmLeavings() {
+		found, err := adopt.List(ctx, c.Workload.Client, l.GroupVersionKind, l.namespace)
+		if meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			if l.is(name) {
+				if err := c.Workload.Writer.Delete(ctx, kube.TargetOf(found[name]), metav1.DeletePropagationBackground); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// providerIDPrefix begins the provider IDs of all machines of the cluster.
+func (c *ControlPlane) providerIDPrefix() string { return "kvm://" + c.Picture.ID + "/" }
+
+// isNewNode tells that a Node belongs to a machine of this cluster that is not an adopted one.
+func (c *ControlPlane) isNewNode(node *unstructured.Unstructured, prefix string) bool {
+	id := text(node, "spec", "providerID")
+	if !strings.HasPrefix(id, prefix) || id == prefix {
+		return false
+	}
+	for i := range c.Picture.Nodes {
+		if pod := c.Picture.Nodes[i].Pod; pod != nil && pod.Object.Name == node.GetName() {
+			return false
+		}
+	}
+	_, master := node.GetLabels()["node-role.kubernetes.io/control-plane"]
+	return master
+}
+
+// cleanNode deletes a Node and its static pods, whose mirrors nobody else would remove.
+func (c *ControlPlane) cleanNode(ctx context.Context, node *unstructured.Unstructured) error {
+	pods, err := adopt.List(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		_, mirror := pods[name].GetAnnotations()[corev1.MirrorPodAnnotationKey]
+		if mirror && text(pods[name], "spec", "nodeName") == node.GetName() {
+			if err := c.Workload.Writer.DeleteNow(ctx, kube.TargetOf(pods[name])); err != nil {
+				return err
+			}
+		}
+	}
+	return c.removed(ctx, c.Workload, node)
+}

@@ -1,0 +1,279 @@
+package adoption
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
+)
+
+// takeover is a cluster whose control plane is moved as far as can be taken back.
+type takeover struct {
+	*testing.T
+
+	o     *operator
+	guest *migrationtest.Guest
+	// management and inside know every kind.
+	management, inside client.Client
+}
+
+func newTakeover(t *testing.T, name string) *takeover {
+	t.Helper()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1, Etcd: true})
+	scheme, err := forecast.Scheme()
+	require.NoError(t, err)
+	require.NoError(t, infrav1.AddToScheme(scheme))
+	x := &takeover{T: t, o: newOperator(t, c, name)}
+	x.management, err = client.New(world.Management.As(t, "looker", "system:masters"), client.Options{Scheme: scheme})
+	require.NoError(t, err)
+	x.inside, err = client.New(c.Workload.As(t, "looker", "system:masters"), client.Options{Scheme: scheme})
+	require.NoError(t, err)
+	// A controller manager would have made it.
+	require.NoError(t, x.inside.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "default"}}))
+	require.NoError(t, x.inside.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "payment"}, Data: map[string][]byte{"token": []byte("only-for-the-lab")},
+	}))
+	x.guest = c.Boots(t)
+	return x
+}
+
+// run moves the control plane.
+func (x *takeover) run(ctx context.Context, more ...string) (cli.Code, string, string) {
+	return x.o.run(ctx, append([]string{"--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane, "--etcd-snapshot", filepath.Join(x.o.dir, "etcd.db")}, more...)...)
+}
+
+// back takes the phase back, and nothing else.
+func (x *takeover) back(ctx context.Context, more ...string) (cli.Code, string, string) {
+	return x.o.rollback(ctx, append([]string{"--to", plan.PhaseAdopt}, more...)...)
+}
+
+// roles are those of the members of etcd, by name, as the program shows them.
+func (x *takeover) roles() map[string]etcd.Role {
+	x.Helper()
+	code, stdout, stderr := x.o.migrate(x.Context(), "etcd", "members", x.o.c.ID, "-o", "json")
+	require.Equal(x, cli.CodeOK, code, stderr)
+	var table etcd.Table
+	decodeInto(x.T, stdout, &table)
+	out := map[string]etcd.Role{}
+	for _, m := range table.Members {
+		out[m.Name] = m.Role
+	}
+	return out
+}
+
+func (x *takeover) until(what string, met func() bool) {
+	err := wait.PollUntilContextTimeout(x.Context(), 100*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) { return met(), nil })
+	assert.NoError(x, err, what)
+}
+
+func (x *takeover) kcp() *controlplanev1.KubeadmControlPlane {
+	x.Helper()
+	k := &controlplanev1.KubeadmControlPlane{}
+	err := x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID}, k)
+	if client.IgnoreNotFound(err) == nil && err != nil {
+		return nil
+	}
+	require.NoError(x, err)
+	return k
+}
+
+// masters are the control plane Machines.
+func (x *takeover) masters() []clusterv1.Machine {
+	x.Helper()
+	all := &clusterv1.MachineList{}
+	require.NoError(x, x.management.List(x.Context(), all, client.InNamespace(x.o.c.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: x.o.c.ID}, client.HasLabels{clusterv1.MachineControlPlaneLabel}))
+	return all.Items
+}
+
+// listed are the addresses behind the old name.
+func (x *takeover) listed() []string {
+	x.Helper()
+	object := &corev1.Endpoints{} //nolint:staticcheck // What legacy Services have.
+	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.ID, Name: "master"}, object))
+	var out []string
+	for _, s := range object.Subsets {
+		for _, a := range s.Addresses {
+			out = append(out, a.IP)
+		}
+	}
+	return out
+}
+
+// settledHere is what a phase that is taken back leaves as it was. Cluster API marks a template that it has looked at, and Kubernetes makes a new
+// mirror of Endpoints that have changed. The provider's disruption budget comes with its first machine and stays as long as the KVMCluster.
+func (x *takeover) settledHere() migrationtest.State {
+	return settled(mine(x.o.c.State(x.T))).Only(func(key string) bool {
+		return !strings.Contains(key, " KVMMachineTemplate.") && !strings.Contains(key, " PodDisruptionBudget/") && !strings.Contains(key, " EndpointSlice/"+x.o.c.ID+"/master-")
+	})
+}
+
+func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "grace")
+	before := x.o.c.State(t)
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	adopted := x.settledHere()
+
+	// Nobody has agreed yet.
+	code, _, said = x.o.run(t.Context(), "--until", plan.PhaseControlPlane)
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "--approve control-plane")
+	assert.Empty(t, adopted.Diff(x.settledHere()), "a run that waits for an approval changes nothing")
+
+	code, stdout, said := x.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertJoined()
+	report := decode(t, stdout)
+	assert.Equal(t, plan.PhaseControlPlane, report.Phases[len(report.Phases)-1].Name)
+	x.assertNoted(said)
+	code, _, said = x.o.migrate(t.Context(), "etcd", "verify", filepath.Join(x.o.dir, "etcd.db"))
+	require.Equal(t, cli.CodeOK, code, said)
+
+	code, _, said = x.back(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertGone()
+	assert.Empty(t, adopted.Diff(x.settledHere()), "the cluster is adopted and unchanged again")
+
+	// A second attempt, on the same Cluster, initializes as well. The first one's backup stays.
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	assert.FileExists(t, filepath.Join(x.o.dir, "etcd.2.db"))
+	x.assertJoined()
+	assert.Equal(t, 2, x.guest.Booted())
+	code, _, said = x.o.rollback(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertGone()
+	assertGivenBack(t, x.o.c, before)
+}
+
+// assertJoined says that both control planes serve, and that nobody would change that.
+func (x *takeover) assertJoined() {
+	x.Helper()
+	masters := x.masters()
+	require.Len(x, masters, 1)
+	assert.Equal(x, map[string]etcd.Role{"lab": etcd.Leader, masters[0].Name: etcd.Unreached}, x.roles())
+	k := x.kcp()
+	require.NotNil(x, k)
+	assert.True(x, annotations.HasPaused(k))
+	assert.NotContains(x, k.Spec.MachineTemplate.ObjectMeta.Annotations, infrav1.HoldAnnotation)
+	assert.NotContains(x, k.Spec.MachineTemplate.ObjectMeta.Labels, infrav1.ExcludeFromTrafficLabel)
+	assert.Len(x, x.listed(), 2)
+	cluster := &clusterv1.Cluster{}
+	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID}, cluster))
+	assert.False(x, cluster.Spec.ControlPlaneRef.IsDefined(), "it can never be removed again")
+}
+
+// assertNoted says that the members of etcd were shown before and after the change, and what was compared.
+func (x *takeover) assertNoted(said string) {
+	x.Helper()
+	events, err := migrate.LoadEvents(x.Context(), reader(x.T), x.o.c.Namespace, x.o.c.ID)
+	require.NoError(x, err)
+	var notes []string
+	for _, e := range events {
+		if e.Type == history.StepProgress {
+			notes = append(notes, e.Step+": "+e.Message)
+		}
+	}
+	all := strings.Join(notes, "\n")
+	for _, want := range []string{
+		"control-plane/well: etcd before: ", "control-plane/snapshot: etcd is saved in ", "control-plane/promote: member ", " votes", "etcd with two voters: ",
+		"control-plane/server: both API servers show the same ", "both API servers read the same values in 1 Secrets",
+	} {
+		assert.Contains(x, all, want)
+		assert.Contains(x, said, want[strings.Index(want, ": ")+1:])
+	}
+	assert.NotContains(x, all+said, "only-for-the-lab")
+}
+
+// assertGone says that nothing of the new control plane is left.
+func (x *takeover) assertGone() {
+	x.Helper()
+	assert.Nil(x, x.kcp())
+	assert.Empty(x, x.masters())
+	assert.Equal(x, map[string]etcd.Role{"lab": etcd.Leader}, x.roles())
+	assert.Len(x, x.listed(), 1)
+	nodes := &corev1.NodeList{}
+	require.NoError(x, x.inside.List(x.Context(), nodes))
+	assert.Len(x, nodes.Items, 2, "master and worker")
+	pods := &corev1.PodList{}
+	require.NoError(x, x.inside.List(x.Context(), pods, client.InNamespace(metav1.NamespaceSystem)))
+	assert.Empty(x, pods.Items)
+	maps := &corev1.ConfigMapList{}
+	require.NoError(x, x.inside.List(x.Context(), maps, client.InNamespace(metav1.NamespaceSystem)))
+	for i := range maps.Items {
+		assert.NotContains(x, maps.Items[i].Name, "kubeadm")
+	}
+}
+
+// TestALearnerThatNeverStartsIsTakenBack holds the machine: its learner never comes, somebody ends the run, and going back leaves nothing.
+func TestALearnerThatNeverStartsIsTakenBack(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "patience")
+	x.guest.Hold(t)
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	hard, end := context.WithCancel(t.Context())
+	defer end()
+	x.o.hard = hard
+	go func() {
+		x.until("a machine that runs", func() bool { return x.guest.Held() > 0 })
+		end()
+	}()
+	code, _, said = x.run(t.Context())
+	x.o.hard = nil
+	require.Equal(t, cli.CodeInterrupted, code, said)
+	assert.Contains(t, said, "migrate rollback "+x.o.c.ID)
+	assert.Equal(t, map[string]etcd.Role{"lab": etcd.Leader}, x.roles(), "nobody votes who does not follow")
+	code, _, said = x.back(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertGone()
+}
+
+// TestKilledWhileTheControlPlaneMoves kills the program after every change of this phase, forward and back.
+func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "hapless")
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	adopted := x.settledHere()
+	x.o.untilDone(t, 1, changes, x.run)
+	x.assertJoined()
+	x.o.untilDone(t, 1, changes, x.back)
+	x.assertGone()
+	assert.Empty(t, adopted.Diff(x.settledHere()))
+}
+
+// TestAForeignMemberStopsTheMove has a voter of somebody else in etcd.
+func TestAForeignMemberStopsTheMove(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "stranger")
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.guest.AddVoter(t)
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeStopped, code, said)
+	assert.Contains(t, said, "etcd is not well: it has 2 voting members")
+	assert.Nil(t, x.kcp())
+}

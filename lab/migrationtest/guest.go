@@ -1,0 +1,437 @@
+package migrationtest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/transport"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
+)
+
+// Machines have addresses of this network, all of which lead here.
+const (
+	machineGateway = "10.199.0.1"
+	machineNetwork = machineGateway + "/16"
+
+	// Who has the addresses from 10.199.N.0 on.
+	masters   = 16
+	machines  = 32
+	strangers = 48
+)
+
+// machineAddress is one of at most 4096 of a kind.
+func machineAddress(kind, number int) net.IP {
+	return net.IPv4(10, 199, byte(kind+number>>8), byte(number)) //nolint:gosec // Small numbers.
+}
+
+const (
+	guestPause = 100 * time.Millisecond
+	// joinScript has to be in the bootstrap data of the first control plane machine.
+	joinScript = "/etc/kubernetes/join-existing-etcd.py"
+)
+
+// Guest stands in for the inside of the first control plane machine that
+// Cluster API makes: what its bootstrap data do is done here, with a real etcd
+// and a real API server on the data of the workload cluster, but as processes.
+// The script that the real machine runs is tried in lab/initjoin. There is a
+// kubelet as far as connections to ports of pods go.
+type Guest struct {
+	c    *Cluster
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	held    bool
+	waiting int
+	err     error
+	booted  int
+	running []string
+}
+
+// Boots lets machines of the cluster boot until the test ends. It needs
+// ClusterOptions.Etcd.
+func (c *Cluster) Boots(tb testing.TB) *Guest {
+	tb.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
+	g := &Guest{c: c, stop: stop}
+	c.world.kubelet.watch(c.Namespace)
+	g.done.Go(func() { g.live(ctx) })
+	tb.Cleanup(func() {
+		stop()
+		g.done.Wait()
+		c.world.kubelet.forget(c.Namespace)
+		g.halt(context.WithoutCancel(tb.Context()))
+		require.NoError(tb, g.Err())
+	})
+	return g
+}
+
+// Err is why a machine did not boot.
+func (g *Guest) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// Hold keeps machines from doing anything once they run.
+func (g *Guest) Hold(tb testing.TB) {
+	tb.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = true
+}
+
+// AddVoter adds a voter to etcd that is none of ours.
+func (g *Guest) AddVoter(tb testing.TB) {
+	tb.Helper()
+	sibling, err := g.c.Workload.NewSibling("stranger", []net.IP{machineAddress(strangers, g.c.number), net.ParseIP(machineGateway)}, g.c.APIDomain)
+	require.NoError(tb, err)
+	url, _, _, _ := g.c.Workload.EtcdClientFiles()
+	legacy, err := g.library(url)
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, legacy.Close()) }()
+	joined := make(chan error, 1)
+	go func() { joined <- g.join(tb.Context(), sibling) }()
+	require.Eventually(tb, func() bool {
+		all, err := legacy.MemberList(tb.Context())
+		require.NoError(tb, err)
+		for _, m := range all.Members {
+			if m.IsLearner {
+				_, err := legacy.MemberPromote(tb.Context(), m.ID)
+				return err == nil
+			}
+		}
+		return false
+	}, time.Minute, guestPause)
+	require.NoError(tb, <-joined)
+}
+
+// Booted is how many machines have booted.
+func (g *Guest) Booted() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.booted
+}
+
+// live boots the machine whose pod runs, and halts it when the pod goes.
+func (g *Guest) live(ctx context.Context) {
+	var on *corev1.Pod
+	var machine sync.WaitGroup
+	off := func() {}
+	for ctx.Err() == nil {
+		pod, err := g.pod(ctx)
+		switch {
+		case err != nil:
+		case on != nil && (pod == nil || pod.UID != on.UID):
+			off()
+			machine.Wait()
+			g.halt(ctx)
+			on = nil
+		case on == nil && pod != nil:
+			on = pod
+			life, end := context.WithCancel(ctx)
+			off = end
+			machine.Go(func() {
+				if err := g.boot(life, pod); err != nil && life.Err() == nil {
+					g.mu.Lock()
+					g.err = errors.Join(g.err, fmt.Errorf("booting %s: %w", pod.Name, err))
+					g.mu.Unlock()
+				}
+			})
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(guestPause):
+		}
+	}
+	off()
+	machine.Wait()
+}
+
+// pod is that of the control plane machine, if it runs.
+func (g *Guest) pod(ctx context.Context) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	err := g.c.world.Client.List(ctx, &pods, client.InNamespace(g.c.Namespace), client.MatchingLabels{
+		clusterv1.ClusterNameLabel: g.c.ID, infrav1.RoleLabel: infrav1.RoleControlPlane,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.DeletionTimestamp == nil && p.Status.PodIP != "" && running(p) {
+			return p, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // a machine that does not run is an ordinary answer
+}
+
+// boot does what the bootstrap data say. Steps: look at them; add the machine to
+// etcd as a learner; start etcd and wait until it votes; start the API server;
+// register the Node and its static pods, and leave behind what kubeadm does.
+func (g *Guest) boot(ctx context.Context, pod *corev1.Pod) error {
+	address := net.ParseIP(pod.Status.PodIP)
+	if err := g.readBootstrap(ctx, pod.Name); err != nil {
+		return err
+	}
+	if g.isHeld() {
+		return nil
+	}
+	sibling, err := g.c.Workload.NewSibling(pod.Name, []net.IP{address, net.ParseIP(machineGateway)}, g.c.APIDomain)
+	if err != nil {
+		return err
+	}
+	if err := g.join(ctx, sibling); err != nil {
+		return err
+	}
+	server, err := sibling.APIServer()
+	if err != nil {
+		return err
+	}
+	g.started(server.Name)
+	if err := g.c.Workload.Run(ctx, server); err != nil {
+		return err
+	}
+	if err := g.kubelet(ctx, sibling); err != nil {
+		return err
+	}
+	if err := g.register(ctx, pod.Name, address); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.booted++
+	g.mu.Unlock()
+	return nil
+}
+
+// readBootstrap makes sure that the machine was told to initialize, by the script that joins the running etcd.
+func (g *Guest) readBootstrap(ctx context.Context, name string) error {
+	machine := &clusterv1.Machine{}
+	if err := g.c.world.Client.Get(ctx, client.ObjectKey{Namespace: g.c.Namespace, Name: name}, machine); err != nil {
+		return err
+	}
+	secret := &corev1.Secret{}
+	if machine.Spec.Bootstrap.DataSecretName == nil {
+		return errors.New("it has no bootstrap data")
+	}
+	if err := g.c.world.Client.Get(ctx, client.ObjectKey{Namespace: g.c.Namespace, Name: *machine.Spec.Bootstrap.DataSecretName}, secret); err != nil {
+		return err
+	}
+	data := string(secret.Data["value"])
+	for _, want := range []string{"/run/kubeadm/kubeadm.yaml", joinScript} {
+		if !strings.Contains(data, want) {
+			return fmt.Errorf("its bootstrap data do not have %s", want)
+		}
+	}
+	return nil
+}
+
+func (g *Guest) library(urls ...string) (*clientv3.Client, error) {
+	_, ca, cert, key := g.c.Workload.EtcdClientFiles()
+	config, err := transport.TLSConfigFor(&transport.Config{TLS: transport.TLSConfig{CAFile: ca, CertFile: cert, KeyFile: key}})
+	if err != nil {
+		return nil, err
+	}
+	return clientv3.New(clientv3.Config{Endpoints: urls, TLS: config, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+}
+
+// join adds the machine to etcd and waits for its promotion.
+func (g *Guest) join(ctx context.Context, sibling *mc.Sibling) error {
+	url, _, _, _ := g.c.Workload.EtcdClientFiles()
+	legacy, err := g.library(url)
+	if err != nil {
+		return err
+	}
+	defer legacy.Close() //nolint:errcheck // Nothing is written any more.
+	all, err := legacy.MemberAddAsLearner(ctx, []string{sibling.Peer()})
+	if err != nil {
+		return err
+	}
+	var members []string
+	for _, m := range all.Members {
+		name := m.Name
+		if name == "" {
+			name = sibling.Name
+		}
+		members = append(members, name+"="+m.PeerURLs[0])
+	}
+	process, err := sibling.Etcd(members)
+	if err != nil {
+		return err
+	}
+	g.started(process.Name)
+	if err := g.c.Workload.Run(ctx, process); err != nil {
+		return err
+	}
+	own, err := g.library(process.URL)
+	if err != nil {
+		return err
+	}
+	defer own.Close() //nolint:errcheck // As above.
+	for {
+		asking, cancel := context.WithTimeout(ctx, time.Second)
+		status, err := own.Status(asking, process.URL)
+		cancel()
+		if err == nil && !status.IsLearner && status.Leader != 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(guestPause):
+		}
+	}
+}
+
+func (g *Guest) isHeld() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held {
+		g.waiting++
+	}
+	return g.held
+}
+
+// Held is how many machines run and do nothing.
+func (g *Guest) Held() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.waiting
+}
+
+func (g *Guest) started(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running = append(g.running, name)
+}
+
+// halt ends the machine's programs, as powering it off would.
+func (g *Guest) halt(ctx context.Context) {
+	g.mu.Lock()
+	names := g.running
+	g.running = nil
+	g.mu.Unlock()
+	for _, name := range names {
+		_ = g.c.Workload.KillComponent(ctx, name) // It may have ended already, as a removed member of etcd does.
+	}
+}
+
+// register makes the Node and what a kubelet and kubeadm make beside it.
+func (g *Guest) register(ctx context.Context, name string, address net.IP) error {
+	api := g.c.Workload.Client()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
+		Spec:       corev1.NodeSpec{ProviderID: "kvm://" + g.c.ID + "/" + name},
+		Status: corev1.NodeStatus{
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: kubeletPort}},
+			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
+			Capacity:        corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+		},
+	}
+	objects := make([]client.Object, 0, 6)
+	objects = append(objects, node)
+	for _, component := range []string{"etcd-", "kube-apiserver-"} {
+		objects = append(objects, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: metav1.NamespaceSystem, Name: component + name,
+				Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "made"},
+			},
+			Spec: corev1.PodSpec{
+				NodeName: name, HostNetwork: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+				Containers: []corev1.Container{{Name: "main", Image: "lab.invalid/main:1"}},
+			},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		})
+	}
+	objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubelet-config-1.22"}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:get-nodes"}})
+	for _, o := range objects {
+		status, _ := o.DeepCopyObject().(client.Object)
+		if err := api.Create(ctx, o); err != nil {
+			return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+		}
+		switch o.(type) {
+		case *corev1.Node, *corev1.Pod:
+			// A merge: Cluster API may have found the Node already.
+			if err := api.Status().Patch(ctx, status, client.MergeFrom(o)); err != nil {
+				return fmt.Errorf("writing the status of %T %s: %w", o, o.GetName(), err)
+			}
+		}
+	}
+	return nil
+}
+
+const kubeletPort = 10250
+
+// kubelet serves connections to ports of the machine's pods, for as long as the machine lives.
+func (g *Guest) kubelet(ctx context.Context, sibling *mc.Sibling) error {
+	pair, err := g.c.Workload.Authority().Issue(pki.Names{CommonName: sibling.Name, DNS: []string{sibling.Name}, IPs: []net.IP{sibling.Address}})
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(sibling.Address.String(), "10250"))
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/portForward/{namespace}/{pod}", func(w http.ResponseWriter, r *http.Request) {
+		portforward.ServePortForward(w, r, ports{sibling.Address}, r.PathValue("pod"), "", nil, time.Hour, time.Minute, portforward.SupportedProtocols)
+	})
+	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	secured := tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
+	g.done.Go(func() { _ = server.Serve(secured) }) // Ends when the machine is off.
+	g.done.Go(func() {
+		<-ctx.Done()
+		_ = server.Close()
+	})
+	return nil
+}
+
+// ports connects to the machine itself: its pods are in its network.
+type ports struct{ address net.IP }
+
+func (p ports) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(p.address.String(), strconv.Itoa(int(port))))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()   //nolint:errcheck // Either end may have closed it.
+	defer stream.Close() //nolint:errcheck // As above.
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, _ = io.Copy(conn, stream) // Ends when either side does.
+		_ = conn.(*net.TCPConn).CloseWrite()
+	})
+	_, err = io.Copy(stream, conn)
+	_ = stream.Close()
+	both.Wait()
+	return err
+}
