@@ -116,15 +116,22 @@ func Start(t *testing.T, opts Options) *Cluster {
 // Programs finds or builds programs of one version.
 func Programs(t *testing.T, legacy bool, names ...string) map[string]string {
 	t.Helper()
+	programs, err := Build(t.Context(), legacy, names...)
+	require.NoError(t, err)
+	return programs
+}
+
+// Build is Programs before there is a test: in a private network nothing can be downloaded any more.
+func Build(ctx context.Context, legacy bool, names ...string) (map[string]string, error) {
 	opts := builder.Options{}
 	if legacy {
 		opts.Components = builder.Legacy()
 	}
 	b, err := builder.New(opts)
-	require.NoError(t, err)
-	programs, err := b.Ensure(t.Context(), names...)
-	require.NoError(t, err)
-	return programs
+	if err != nil {
+		return nil, err
+	}
+	return b.Ensure(ctx, names...)
 }
 
 // TLS is what clients need.

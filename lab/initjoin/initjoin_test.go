@@ -43,6 +43,14 @@ func TestMain(m *testing.M) {
 	if labnet.Check() != nil {
 		os.Exit(m.Run())
 	}
+	if !labnet.Inside() {
+		for name, legacy := range map[string]bool{builder.Etcd: true, builder.Kubeadm: false} {
+			if _, err := etcdtest.Build(context.Background(), legacy, name); err != nil {
+				_, _ = fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
+	}
 	os.Exit(labnet.Main(m.Run))
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/manager"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/clusterctl"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
 	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 )
@@ -89,7 +90,15 @@ func prebuild(ctx context.Context) error {
 	if err := (mc.Options{Parts: mc.ControllerManager | mc.ClusterAPI, Provider: mc.ProviderProcess}).Prebuild(ctx); err != nil {
 		return err
 	}
-	_, _, err := buildFleet(ctx)
+	b, err := builder.New(builder.Options{Out: os.Stderr})
+	if err != nil {
+		return err
+	}
+	// Some tests compare with it.
+	if _, err := b.Ensure(ctx, clusterctl.Components()...); err != nil {
+		return err
+	}
+	_, _, err = buildFleet(ctx)
 	return err
 }
 
