@@ -1,2 +1,2 @@
-// Package drain says which pods leave a node and in what way, and what would keep them there. It reads and changes nothing itself.
+// Package drain empties a node the way Cluster API does, and says which pods leave, in what way, and what keeps the others there.
 package drain

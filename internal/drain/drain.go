@@ -1,0 +1,173 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capidrain "sigs.k8s.io/cluster-api/core/reconcilers/machine/drain"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// pause lies between two looks at a node whose pods are leaving.
+const pause = 2 * time.Second
+
+// ErrBlocked means that pods are still on the node although they had time to leave.
+var ErrBlocked = errors.New("the node is not drained")
+
+// Drainer empties nodes of one workload cluster by Cluster API's own code (core/reconcilers/machine/drain, v1.14): the same pods, in the same order,
+// by the Eviction API, as when a Machine is deleted later. The workload cluster has to serve policy/v1, as Kubernetes does from 1.22 on.
+type Drainer struct {
+	// Management reads MachineDrainRules, Workload reads pods, cordons and evicts.
+	Management, Workload client.Client
+	Clock                clock.WithTicker
+	// Patience is how long a node may take.
+	Patience time.Duration
+	// Tell hears what a person who watches should know; nil tells nobody.
+	Tell func(format string, args ...any)
+}
+
+// Machine is the node that is drained, and whose it is.
+type Machine struct {
+	Cluster *clusterv1.Cluster
+	Machine *clusterv1.Machine
+	Node    string
+}
+
+// Drain cordons the node and evicts its pods until only those are left that stay on every drained node. When they do not leave in time the
+// node stays cordoned, and the error is [ErrBlocked] with every pod that is left and what keeps it.
+func (d *Drainer) Drain(ctx context.Context, m Machine) error {
+	// Its progress is told from here; Cluster API's would be lines in another form.
+	ctx = ctrl.LoggerInto(ctx, logr.Discard())
+	// The grace period is each pod's own.
+	helper := &capidrain.Helper{Client: d.Management, RemoteClient: d.Workload, GracePeriodSeconds: -1}
+	node := &corev1.Node{}
+	if err := d.Workload.Get(ctx, client.ObjectKey{Name: m.Node}, node); err != nil {
+		return fmt.Errorf("reading node %s: %w", m.Node, err)
+	}
+	if err := helper.CordonNode(ctx, node); err != nil {
+		return fmt.Errorf("cordoning node %s: %w", m.Node, err)
+	}
+	deadline := d.Clock.NewTimer(d.Patience)
+	defer deadline.Stop()
+	told := ""
+	for {
+		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
+		if err != nil {
+			return fmt.Errorf("looking for pods on node %s: %w", m.Node, err)
+		}
+		result := helper.EvictPods(ctx, pods)
+		if ctx.Err() != nil {
+			return fmt.Errorf("draining node %s: %w", m.Node, ctx.Err())
+		}
+		if result.DrainCompleted() {
+			return nil
+		}
+		if left := leaving(result); left != told {
+			told = left
+			d.tell("node %s still has %s", m.Node, left)
+		}
+		next := d.Clock.NewTimer(pause)
+		select {
+		case <-next.C():
+		case <-ctx.Done():
+			next.Stop()
+			return fmt.Errorf("draining node %s: %w", m.Node, ctx.Err())
+		case <-deadline.C():
+			next.Stop()
+			return d.blocked(ctx, m.Node, result)
+		}
+	}
+}
+
+func (d *Drainer) tell(format string, args ...any) {
+	if d.Tell != nil {
+		d.Tell(format, args...)
+	}
+}
+
+// leaving names the pods that have to go and have not, by what is the matter with them.
+func leaving(r capidrain.EvictionResult) string {
+	var parts []string
+	add := func(what string, pods []*corev1.Pod) {
+		if len(pods) > 0 {
+			parts = append(parts, what+" "+names(pods))
+		}
+	}
+	add("terminating", r.PodsDeletionTimestampSet)
+	for _, reason := range slices.Sorted(maps.Keys(r.PodsFailedEviction)) {
+		add("refused", r.PodsFailedEviction[reason])
+	}
+	add("to be evicted later", r.PodsToTriggerEvictionLater)
+	add("to end by itself", slices.Concat(r.PodsToWaitCompletedNow, r.PodsToWaitCompletedLater))
+	return strings.Join(parts, "; ")
+}
+
+func names(pods []*corev1.Pod) string {
+	all := make([]string, 0, len(pods))
+	for _, p := range pods {
+		all = append(all, p.Namespace+"/"+p.Name)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// blocked explains every pod that is left: what the API server answered, and what can be seen about it.
+func (d *Drainer) blocked(ctx context.Context, node string, r capidrain.EvictionResult) error {
+	refusals := map[string]string{}
+	for reason, pods := range r.PodsFailedEviction {
+		for _, p := range pods {
+			refusals[p.Namespace+"/"+p.Name] = reason
+		}
+	}
+	left := slices.Concat(append(slices.Collect(maps.Values(r.PodsFailedEviction)),
+		r.PodsDeletionTimestampSet, r.PodsToTriggerEvictionLater, r.PodsToWaitCompletedNow, r.PodsToWaitCompletedLater)...)
+	pods := make([]corev1.Pod, 0, len(left))
+	for _, p := range left {
+		pods = append(pods, *p)
+	}
+	budgets := &policyv1.PodDisruptionBudgetList{}
+	if err := d.Workload.List(ctx, budgets); err != nil {
+		return fmt.Errorf("%w: node %s still has %s; reading the disruption budgets: %w", ErrBlocked, node, leaving(r), err)
+	}
+	explained := Explain(pods, budgets.Items, d.Clock.Now())
+	lines := make([]string, 0, len(explained))
+	for i := range explained {
+		lines = append(lines, explained[i].sentence(refusals[explained[i].Namespace+"/"+explained[i].Name]))
+	}
+	return fmt.Errorf("%w: node %s is cordoned, and after %s still has %s", ErrBlocked, node, d.Patience, strings.Join(lines, "; "))
+}
+
+// sentence says why a pod is still there; refusal is what the API server answered, if it refused.
+func (p *Pod) sentence(refusal string) string {
+	text := "pod " + p.Namespace + "/" + p.Name
+	if p.Owner != "" {
+		text += " of " + p.Owner
+	}
+	switch {
+	case p.Held != nil:
+		text += ": " + p.Held.Message
+		if len(p.Held.Budgets) > 0 {
+			text += " (PodDisruptionBudget " + strings.Join(p.Held.Budgets, ", ") + ")"
+		}
+		if p.Held.Since != nil {
+			text += ", since " + p.Held.Since.Format(time.RFC3339)
+		}
+		return text + "; look: " + p.Held.Look
+	case refusal != "":
+		return text + ": " + refusal
+	case p.Reason != "":
+		return text + ": " + p.Reason
+	}
+	return text + ": its turn has not come"
+}

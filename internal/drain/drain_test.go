@@ -1,0 +1,117 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+const node = "worker-k3m9a"
+
+// drainer drains a node with some pods; evict answers every eviction. lab/adoption tries the same with a real API server.
+func drainer(t *testing.T, clk clock.WithTicker, evict func(c client.Client, pod client.Object) error, pods ...*corev1.Pod) (*Drainer, client.Client) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	require.NoError(t, clusterv1.AddToScheme(scheme))
+	objects := []client.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+		&policyv1.PodDisruptionBudget{ObjectMeta: budget("echo").ObjectMeta, Spec: budget("echo").Spec, Status: budget("echo").Status},
+	}
+	for _, p := range pods {
+		objects = append(objects, p)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+		p, ok := o.(*corev1.Pod)
+		if !ok {
+			return nil
+		}
+		return []string{p.Spec.NodeName}
+	})
+	c := builder.WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceCreate: func(_ context.Context, c client.Client, _ string, o, _ client.Object, _ ...client.SubResourceCreateOption) error {
+			return evict(c, o)
+		},
+	}).Build()
+	return &Drainer{Management: c, Workload: c, Clock: clk, Patience: time.Minute}, c
+}
+
+func theNode() Machine {
+	return Machine{Cluster: &clusterv1.Cluster{}, Machine: &clusterv1.Machine{}, Node: node}
+}
+
+// hurried lets the pause between two looks pass at once.
+type hurried struct{ *clocktesting.FakeClock }
+
+func (h hurried) NewTimer(d time.Duration) clock.Timer {
+	timer := h.FakeClock.NewTimer(d)
+	if d == pause {
+		h.Step(pause)
+	}
+	return timer
+}
+
+func TestADrainedNodeIsCordonedAndEmpty(t *testing.T) {
+	t.Parallel()
+	elsewhere := pod("moved", func(p *corev1.Pod) { p.Spec.NodeName = "another" })
+	refusals := 3
+	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(c client.Client, o client.Object) error {
+		if refusals--; refusals >= 0 {
+			return apierrors.NewTooManyRequests("not now", 10)
+		}
+		return c.Delete(t.Context(), o)
+	}, pod("leaves"), pod("static", mirror), elsewhere)
+	require.NoError(t, d.Drain(t.Context(), theNode()))
+	left := &corev1.PodList{}
+	require.NoError(t, c.List(t.Context(), left))
+	var names []string
+	for i := range left.Items {
+		names = append(names, left.Items[i].Name)
+	}
+	assert.ElementsMatch(t, []string{"static", "moved"}, names)
+	now := &corev1.Node{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: node}, now))
+	assert.True(t, now.Spec.Unschedulable)
+}
+
+func TestABlockedDrainSaysWhatHoldsIt(t *testing.T) {
+	t.Parallel()
+	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(client.Client, client.Object) error {
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+	}, pod("stays"))
+	var told []string
+	d.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	err := d.Drain(t.Context(), theNode())
+	require.ErrorIs(t, err, ErrBlocked)
+	require.ErrorContains(t, err, "node worker-k3m9a is cordoned, and after 1m0s still has pod shop/stays of ReplicaSet/echo-7c9: its disruption budget allows no eviction")
+	require.ErrorContains(t, err, "(PodDisruptionBudget echo), since ")
+	require.ErrorContains(t, err, "look: kubectl -n shop describe pdb echo")
+	assert.Equal(t, []string{"node worker-k3m9a still has refused shop/stays"}, told, "once, for as long as nothing changes")
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod("stays")), &corev1.Pod{}))
+}
+
+func TestAnInterruptedDrainEnds(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	d, _ := drainer(t, clocktesting.NewFakeClock(now), func(client.Client, client.Object) error {
+		stop()
+		return apierrors.NewTooManyRequests("not now", 10)
+	}, pod("stays"))
+	require.ErrorIs(t, d.Drain(ctx, theNode()), context.Canceled)
+}
