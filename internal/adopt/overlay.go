@@ -3,6 +3,7 @@ package adopt
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -10,17 +11,19 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// AsBefore returns a reader that shows the legacy cluster as it was recorded: silenced objects have their old values, and Deployments and
-// ReplicaSets that were taken away are there. A resumed run translates and checks through it, so it comes to the same result as the first,
-// and what others changed meanwhile still shows.
-func AsBefore(reader client.Reader, r *Record) client.Reader {
-	return &before{Reader: reader, record: r}
+// AsBefore returns a reader that shows the legacy cluster as it was recorded: silenced objects have their old values, and Deployments,
+// ReplicaSets and those pods that the migration took away are there. A resumed run translates and checks through it, so it comes to the same
+// result as the first, and what others changed meanwhile still shows.
+func AsBefore(reader client.Reader, r *Record, retired []string) client.Reader {
+	return &before{Reader: reader, record: r, retired: retired}
 }
 
 type before struct {
 	client.Reader
 
 	record *Record
+	// retired are the names of pods whose machines the migration has replaced.
+	retired []string
 }
 
 // List lists, puts back what the migration changed, and adds what it removed. Later pages get no additions: the last one has them.
@@ -67,14 +70,14 @@ func (b *before) restore(now *unstructured.Unstructured) {
 	}
 }
 
-// addRemoved adds the originals of Deployments and ReplicaSets that are gone, under the page's kind.
+// addRemoved adds the originals of what the migration removed, under the page's kind.
 func (b *before) addRemoved(page *unstructured.UnstructuredList, namespace string) {
-	kind := page.GetKind()
-	if kind != "DeploymentList" && kind != "ReplicaSetList" {
+	kind := strings.TrimSuffix(page.GetKind(), "List")
+	if kind != "Deployment" && kind != "ReplicaSet" && kind != "Pod" {
 		return
 	}
-	for _, original := range b.record.Originals(kind[:len(kind)-len("List")]) {
-		if namespace != "" && original.GetNamespace() != namespace {
+	for _, original := range b.record.Originals(kind) {
+		if namespace != "" && original.GetNamespace() != namespace || kind == "Pod" && !slices.Contains(b.retired, original.GetName()) {
 			continue
 		}
 		there := slices.ContainsFunc(page.Items, func(have unstructured.Unstructured) bool {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -155,6 +156,19 @@ func (r *Record) Original(kind, namespace, name string) *unstructured.Unstructur
 		}
 	}
 	return nil
+}
+
+// WasCordoned tells that a Node took no pods already before the migration: its controller marks it with a taint.
+func (r *Record) WasCordoned(name string) bool {
+	node := r.node(name)
+	if node == nil {
+		return false
+	}
+	taints, _, err := unstructured.NestedSlice(node.Object, "spec", "taints")
+	return err == nil && slices.ContainsFunc(taints, func(t any) bool {
+		taint, ok := t.(map[string]any)
+		return ok && taint["key"] == corev1.TaintNodeUnschedulable
+	})
 }
 
 // node returns the original of a Node, or nil.

@@ -104,7 +104,7 @@ func TestAResumedRunSeesTheClusterAsItWas(t *testing.T) {
 		}
 		objects = append(objects, o)
 	}
-	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(objects...).Build(), r)
+	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(objects...).Build(), r, nil)
 	for _, kind := range []struct{ version, kind, namespace string }{
 		{"provider.giantswarm.io/v1alpha1", "KVMConfig", "default"},
 		{"core.giantswarm.io/v1alpha1", "KVMClusterConfig", "default"},
@@ -126,13 +126,36 @@ func TestAResumedRunSeesTheClusterAsItWas(t *testing.T) {
 	}
 }
 
+// TestAPodThatTheMigrationRetiredIsShown, and one that somebody else removed is not.
+func TestAPodThatTheMigrationRetiredIsShown(t *testing.T) {
+	r := NewRecord(picture(t), true, time.Now(), "ada")
+	pods := r.Originals("Pod")
+	require.NotEmpty(t, pods)
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kindOf("v1", "PodList"))
+	empty := fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()
+	require.NoError(t, AsBefore(empty, r, []string{pods[0].GetName()}).List(t.Context(), list, client.InNamespace("al9qy")))
+	require.Len(t, list.Items, 1)
+	assert.Equal(t, pods[0].GetName(), list.Items[0].GetName())
+}
+
+func TestACordonBeforeTheMigrationIsKnown(t *testing.T) {
+	node := func(taints ...any) *Record {
+		return &Record{Nodes: []map[string]any{{"metadata": map[string]any{"name": "worker"}, "spec": map[string]any{"taints": taints}}}}
+	}
+	cordoned := map[string]any{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+	assert.True(t, node(cordoned).WasCordoned("worker"))
+	assert.False(t, node(map[string]any{"key": "dedicated"}).WasCordoned("worker"))
+	assert.False(t, node(cordoned).WasCordoned("another"))
+}
+
 func TestAnotherObjectOfTheSameNameIsShownAsItIs(t *testing.T) {
 	c := picture(t)
 	r := NewRecord(c, true, time.Now(), "ada")
 	stranger := r.Original("KVMConfig", "default", "al9qy")
 	stranger.SetUID(types.UID("another"))
 	setAnnotation(stranger, legacy.PausedAnnotation, map[string]string{legacy.PausedAnnotation: "true"})
-	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(stranger).Build(), r)
+	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(stranger).Build(), r, nil)
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kindOf("provider.giantswarm.io/v1alpha1", "KVMConfigList"))
 	require.NoError(t, reader.List(t.Context(), list, client.InNamespace("default")))

@@ -66,7 +66,12 @@ func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	if before == nil {
 		return withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", id), "migrate run %s", id)
 	}
-	after, err := proof.Collect(ctx, s.sources(u), proof.Options{Cluster: id, Tool: s.app.Version.Version, Clock: s.app.Clock})
+	if err := s.readMigration(ctx, u); err != nil {
+		return err
+	}
+	after, err := proof.Collect(ctx, s.sources(u), proof.Options{
+		Cluster: id, Tool: s.app.Version.Version, Clock: s.app.Clock, Course: migrate.CourseOf(u.object, u.record),
+	})
 	if err != nil {
 		return err
 	}

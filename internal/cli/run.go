@@ -22,6 +22,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -70,9 +71,10 @@ operators are silenced, Cluster API's objects are made, and the running VMs beco
 the report proves it. Nothing is written before the last check has ended, and everything can be taken back with migrate rollback.
 
 With --until control-plane it goes on, once --approve control-plane says that somebody agreed: etcd is saved, a KubeadmControlPlane makes one
-machine, whose etcd joins the running one, and whose API server is compared with the old one before both answer under the old name. There it
-ends for now: what follows, the legacy master's leave, is not part of this program yet. Until then the loss of either of the two machines stops
-writes, so look and go back: migrate rollback CLUSTER --to adopt.
+machine, whose etcd joins the running one, and whose API server is compared with the old one before both answer under the old name. The legacy
+controllers are stopped and the legacy master is drained. Until there migrate rollback CLUSTER --to adopt takes it all back; but the loss of either
+of the two machines stops writes, so do not rest there. --approve point-of-no-return lets it go on: the legacy member leaves etcd, the legacy
+master's VM goes, and the KubeadmControlPlane is unpaused once nothing would come of it. There is no way back from that but the saved etcd.
 
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
@@ -82,6 +84,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
 		Example: `  migrate run al9qy --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
+  migrate run al9qy --until control-plane --approve point-of-no-return
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
@@ -94,7 +97,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
 // addRunFlags adds what run and resume share.
 func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: "+migrate.DefaultUntil+")")
-	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "phases that somebody agreed to begin, of those that need it: "+strings.Join(migrate.Gates(), ", "))
+	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
 	o.examine.addTo(cmd)
 	s.addEngineFlags(cmd, o)
@@ -264,7 +267,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	}
 	reader := client.Reader(p.live.Reader)
 	if u.record != nil {
-		reader = adopt.AsBefore(reader, u.record)
+		reader = adopt.AsBefore(reader, u.record, migrate.Retired(u.object, u.record))
 	}
 	opts := legacy.Options{StorageConfig: o.source.storage, WorkloadReader: s.workloadReader}
 	place := &place{Source: legacy.NewLive(reader, p.live.Server, opts), live: p.live}
@@ -346,6 +349,8 @@ func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error
 	switch {
 	case o.back:
 		what = "takes the migration back; nothing is restarted"
+	case slices.Contains(o.approve, migrate.GateNoReturn):
+		what = "replaces the control plane and removes the legacy master for good; past its point of no return only the saved etcd leads back"
 	case o.until == plan.PhaseControlPlane:
 		what = "brings a new control plane beside the legacy one; from its promotion on etcd needs both machines, until migrate rollback takes it back"
 	}
@@ -420,7 +425,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		},
 		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk,
 	}
-	work.ControlPlane, work.NoControlPlane = s.controlPlane(o, u, work.Adopter, config)
+	work.ControlPlane, work.NoControlPlane = s.controlPlane(o, u, work.Adopter, config, told)
 	return &migrate.Engine{
 		Graph: migrate.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
@@ -428,7 +433,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 }
 
 // controlPlane puts together what moves the control plane. Phases before it do without etcd, so what is missing is told when its turn comes.
-func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adopter, config *rest.Config) (*roll.ControlPlane, error) {
+func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adopter, config *rest.Config, told kube.WriterOptions) (*roll.ControlPlane, error) {
 	credentials, err := etcdCredentials(u.found.cluster)
 	if err != nil {
 		return nil, err
@@ -439,9 +444,26 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	}
 	s.atEnd(members.Close)
 	inside := kube.Prepared(config, s.kubeOptions())
+	scheme, err := forecast.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	typed, err := u.live.Client(scheme)
+	if err != nil {
+		return nil, err
+	}
+	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.ControlPlane{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot,
+		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed,
+		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },
+		Forecast: func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error) {
+			inside, err := s.insideOf(ctx, typed, key)
+			if err != nil {
+				return nil, err
+			}
+			return forecast.Of(ctx, forecast.Sources{Management: typed, Workload: inside, Members: members, Now: s.app.Clock.Now()}, key)
+		},
 	}, nil
 }
 
@@ -554,10 +576,10 @@ func (s *session) cannotRun(id string, err error) error {
 	return err
 }
 
-// endedRun turns the result into the exit code, and says what to do next.
-func (s *session) endedRun(id string, o runOptions, result migrate.Result) error {
-	again, back := "migrate run "+id, "migrate rollback "+id
-	// Without its goal a run would end before what it was at; and what was adopted need not be given back with it.
+// nextCommands are how to go on after a run, and how to take it back. Without its goal a run would end before what it was at; and what was adopted need not
+// be given back with it.
+func nextCommands(id string, o runOptions, result migrate.Result) (again, back string) {
+	again, back = "migrate run "+id, "migrate rollback "+id
 	switch {
 	case o.back && o.to != "":
 		again = back + " --to " + o.to
@@ -569,12 +591,25 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 	if o.until == plan.PhaseControlPlane {
 		back += " --to " + plan.PhaseAdopt
 	}
+	if result.Final {
+		return again, "   (the point of no return is passed)"
+	}
+	return again, "   Take back with: " + back
+}
+
+// endedRun turns the result into the exit code, and says what to do next.
+func (s *session) endedRun(id string, o runOptions, result migrate.Result) error {
+	again, back := nextCommands(id, o, result)
 	switch result.Outcome {
 	case migrate.Reached:
 		return nil
 	case migrate.Paused:
 		if result.Gate != "" {
-			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Nothing of it has begun. Go on with: %s --approve %s\n", id, result.Message, again, result.Gate)
+			next, warning := "", "Nothing of it has begun"
+			if result.Gate == migrate.GateNoReturn {
+				next, warning = back, "The loss of either control plane machine stops writes, so do not rest here"
+			}
+			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
 			return ended(CodeWaiting)
 		}
 		if !o.back {
@@ -583,13 +618,18 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
 		return ended(CodeWaiting)
 	case migrate.Stopped:
-		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s   Take back with: %s\n", id, result.Message, again, back)
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
 		if errors.Is(result.Err, context.Canceled) {
 			return ended(CodeInterrupted)
 		}
 		return ended(CodeStopped)
 	case migrate.Failed:
-		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s   Take back with: %s\n", id, result.Message, again, back)
+		if errors.Is(result.Err, migrate.ErrNoReturn) {
+			_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nGo forward with: migrate run %s --until %s   Or restore the saved etcd, and lose what was written since: see docs/runbook.md\n",
+				id, result.Message, id, plan.PhaseControlPlane)
+			return ended(CodeBlocked)
+		}
+		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s%s\n", id, result.Message, again, back)
 		return ended(CodeStopped)
 	}
 	return result.Err

@@ -40,8 +40,12 @@ type ListWatcher interface {
 	Watch(ctx context.Context, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error)
 }
 
-// Await lists and watches until met says that nothing is missing any more; missing is what to tell people meanwhile. It returns the
-// context's error with what was missing last.
+// ErrNotInTime means that something did not happen for as long as it was waited for, although the API server could be asked all the time: trying
+// again at once would only wait as long again.
+var ErrNotInTime = errors.New("it did not happen in time")
+
+// Await lists and watches until met says that nothing is missing any more; missing is what to tell people meanwhile. When the context's time is over
+// the error is [ErrNotInTime], or that of the API server if it could not be asked.
 func Await(ctx context.Context, c ListWatcher, clk clock.Clock, scope Scope, met func(objects map[types.UID]*unstructured.Unstructured) (missing string)) error {
 	missing := "nothing was read yet"
 	for {
@@ -50,8 +54,12 @@ func Await(ctx context.Context, c ListWatcher, clk clock.Clock, scope Scope, met
 		switch {
 		case err == nil && missing == "":
 			return nil
-		case ctx.Err() != nil:
+		case errors.Is(ctx.Err(), context.Canceled):
 			return fmt.Errorf("waiting for %s: %w", missing, ctx.Err())
+		case ctx.Err() != nil && err == nil:
+			return fmt.Errorf("waiting for %s: %w", missing, ErrNotInTime)
+		case ctx.Err() != nil:
+			return fmt.Errorf("waiting for %s: %w", missing, err)
 		case err != nil && !Transient(err):
 			return fmt.Errorf("waiting for %s: %w", missing, err)
 		}

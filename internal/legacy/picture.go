@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -54,6 +55,9 @@ const (
 	// Worker runs the customer's workloads.
 	Worker Role = "worker"
 )
+
+// RoleOf is the part that the machine of a pod or Deployment plays.
+func RoleOf(o metav1.Object) Role { return Role(o.GetLabels()[labelApp]) }
 
 // Cluster is the typed picture of one legacy cluster. Pointers are nil when the object does not exist or could not be read;
 // what is wrong with the input is in Problems, and the rest of the picture is as complete as possible.

@@ -20,6 +20,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
 // Outcome is how a run ended. The list is closed.
@@ -83,6 +84,8 @@ type Result struct {
 	Err error
 	// Gate is what the run waits for, if people have to approve it.
 	Gate string
+	// Final means that a step was done that cannot be taken back.
+	Final bool
 }
 
 // Forward runs the steps that are not done, from the first to the last of the phase it is told to reach:
@@ -104,8 +107,10 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	e.opts, e.began = opts, e.Clock.Now()
 	e.Log.Run = opts.Run
 	if e.Work.ControlPlane != nil {
-		e.Work.ControlPlane.Note = e.note
+		e.Work.ControlPlane.Note, e.Work.ControlPlane.Electing = e.note, e.electing
 	}
+	e.Work.DoneAt = e.Journal.doneAt
+	e.Work.Course = func() proof.Course { return CourseOf(e.Journal.Object, e.Work.Adopter.Record) }
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
 		return Result{}, err
 	}
@@ -126,6 +131,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 		return Result{}, err
 	}
 	result = steps(ctx)
+	result.Final = e.final()
 	if err := e.close(ctx, result); err != nil {
 		// How the steps ended matters more than that it could not be noted; what was done is looked at again by the next run.
 		result.Message += "; the journal could not be written: " + err.Error()
@@ -233,8 +239,8 @@ func (e *Engine) forward(ctx context.Context) Result {
 			if result := e.asked(ctx); result != nil {
 				return *result
 			}
-			if phase.Gate != "" && !e.begun(phase) && !slices.Contains(e.opts.Approved, phase.Gate) {
-				return Result{Outcome: Paused, Message: fmt.Sprintf("phase %s needs the approval %s", phase.Name, phase.Gate), Gate: phase.Gate}
+			if result := e.closed(phase, step); result != nil {
+				return *result
 			}
 			if done {
 				if err := e.Log.add(history.Event{Type: history.PhaseStarted, Phase: phase.Name, Message: phase.Title}); err != nil {
@@ -269,12 +275,26 @@ func (e *Engine) beyond(until string) string {
 	return out.String()
 }
 
-// begun tells that some of a phase was tried and not taken back: who agreed to begin it agreed to end it.
-func (e *Engine) begun(phase Phase) bool {
-	return slices.ContainsFunc(phase.Steps, func(s Step) bool {
-		state := e.Journal.stateOf(s.ID)
-		return state != "" && state != migrationv1alpha1.StepUndone
-	})
+// closed tells which approval is missing for the next step. Who agreed to begin a phase or a step agreed to end it.
+func (e *Engine) closed(phase Phase, step Step) *Result {
+	for _, gate := range []struct {
+		name, before string
+		passed       bool
+	}{{phase.Gate, "phase " + phase.Name, e.begun(phase)}, {step.Gate, "step " + step.ID, e.tried(step)}} {
+		if gate.name != "" && !gate.passed && !slices.Contains(e.opts.Approved, gate.name) {
+			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", gate.before, gate.name), Gate: gate.name}
+		}
+	}
+	return nil
+}
+
+// begun tells that some of a phase was tried and not taken back.
+func (e *Engine) begun(phase Phase) bool { return slices.ContainsFunc(phase.Steps, e.tried) }
+
+// tried tells that a step was begun and not taken back.
+func (e *Engine) tried(s Step) bool {
+	state := e.Journal.stateOf(s.ID)
+	return state != "" && state != migrationv1alpha1.StepUndone
 }
 
 // DefaultUntil is where a run ends that was not told otherwise: adopted and unchanged, a cluster may wait for its maintenance window.
@@ -312,13 +332,56 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 	return e.Log.add(history.Event{Type: history.StepDone, Phase: phase, Step: s.ID, Took: took(e.Clock.Since(began))})
 }
 
+// ErrNoReturn means that a step was done that cannot be taken back.
+var ErrNoReturn = errors.New("the point of no return is passed")
+
+// mayReturn refuses to take anything back when something above it cannot be: a half of two control planes is worse than either.
+func (e *Engine) mayReturn(ctx context.Context, keep string) error {
+	for _, phase := range slices.Backward(e.Graph) {
+		if phase.Name == keep {
+			return nil
+		}
+		for _, step := range phase.Steps {
+			if !step.Irreversible || !e.tried(step) {
+				continue
+			}
+			crossed := true
+			if step.Crossed != nil && e.Journal.stateOf(step.ID) != migrationv1alpha1.StepDone {
+				var err error
+				if crossed, err = step.Crossed(ctx, e.Work); err != nil {
+					return fmt.Errorf("looking whether step %s can still be taken back: %w", step.ID, err)
+				}
+			}
+			if crossed {
+				return fmt.Errorf("%w: %s (%s)", ErrNoReturn, step.Title, step.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// final tells that something was done that cannot be taken back, as far as it is known without looking.
+func (e *Engine) final() bool {
+	for _, phase := range e.Graph {
+		for _, step := range phase.Steps {
+			if step.Irreversible && e.tried(step) && (step.Crossed == nil || e.Journal.stateOf(step.ID) == migrationv1alpha1.StepDone) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (e *Engine) back(ctx context.Context, keep string) Result {
+	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.mayReturn(ctx, keep) }); err != nil {
+		return Result{Outcome: Failed, Message: err.Error(), Err: err}
+	}
 	for _, phase := range slices.Backward(e.Graph) {
 		if phase.Name == keep {
 			return Result{Outcome: Reached, Message: "taken back to the end of phase " + keep}
 		}
 		for _, step := range slices.Backward(phase.Steps) {
-			if state := e.Journal.stateOf(step.ID); state == "" || state == migrationv1alpha1.StepUndone {
+			if !e.tried(step) {
 				continue
 			}
 			if result := e.asked(ctx); result != nil {
@@ -357,6 +420,12 @@ func (e *Engine) note(sentence string) {
 	if err := e.Log.add(history.Event{Type: history.StepProgress, Phase: status.Phase, Step: status.Step, Message: sentence}); err != nil {
 		e.unnoted = err
 	}
+}
+
+// electing notes that etcd is about to choose another leader, before it does: the proof expects no more elections than were noted.
+func (e *Engine) electing(ctx context.Context) error {
+	e.Journal.Object.Status.Elections++
+	return e.save(ctx)
 }
 
 // undo takes one step back.

@@ -18,10 +18,14 @@ type Step struct {
 	Title string
 	// Why it stands where it stands.
 	Why string
-	// Disruptive steps move workloads. None of the steps so far does.
+	// Disruptive steps move workloads.
 	Disruptive bool
-	// Irreversible steps cannot be taken back; the steps so far all can.
+	// Irreversible steps cannot be taken back.
 	Irreversible bool
+	// Crossed says whether an irreversible step that was begun has changed anything; nil means that it may have.
+	Crossed func(ctx context.Context, w *Work) (bool, error)
+	// Gate names what has to be approved before the step; empty for nothing.
+	Gate string
 	// Condition of the ClusterMigration that is True while the step is done.
 	Condition string
 
@@ -45,8 +49,11 @@ type Phase struct {
 	Steps []Step
 }
 
-// Graph is the migration, from its first write to a new control plane that serves beside the legacy one (design section 5, phases 1 to 3, and
-// 4 up to its point of no return). It is run from top to bottom, and taken back from bottom to top.
+// GateNoReturn is what has to be approved before the first step that cannot be taken back.
+const GateNoReturn = "point-of-no-return"
+
+// Graph is the migration, from its first write to a control plane that is Cluster API's own (design section 5, phases 1 to 4). It is run from top to
+// bottom, and taken back from bottom to top, as long as no irreversible step has changed anything.
 func Graph() []Phase {
 	return []Phase{
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
@@ -132,7 +139,7 @@ func Graph() []Phase {
 				Act: locked,
 			},
 		}},
-		{Name: plan.PhaseControlPlane, Title: "Bring a new control plane beside the legacy one", Gate: plan.PhaseControlPlane, Steps: []Step{
+		{Name: plan.PhaseControlPlane, Title: "Replace the legacy control plane", Gate: plan.PhaseControlPlane, Steps: []Step{
 			{
 				ID: "control-plane/well", Title: "see that etcd is one member, and that it is well",
 				Why:    "what is not well with one member gets worse with two",
@@ -173,7 +180,7 @@ func Graph() []Phase {
 				Act: rolling((*roll.ControlPlane).Join),
 			},
 			{
-				ID: "control-plane/promote", Title: "give the learner its vote",
+				ID: stepPromote, Title: "give the learner its vote",
 				Why:    "only now may the machine's API server start; from here on etcd needs both members for a write",
 				Before: stillFenced, Act: rolling((*roll.ControlPlane).Promote), Verify: rolling((*roll.ControlPlane).VerifyPromoted),
 				Undo: rolling((*roll.ControlPlane).Part), VerifyUndo: rolling((*roll.ControlPlane).VerifyParted),
@@ -189,6 +196,60 @@ func Graph() []Phase {
 				Condition: migrationv1alpha1.ControlPlaneJoinedCondition,
 				Before:    stillFenced, Act: rolling((*roll.ControlPlane).Serve), Verify: rolling((*roll.ControlPlane).VerifyServing),
 				Undo: rolling((*roll.ControlPlane).Unserve), VerifyUndo: rolling((*roll.ControlPlane).VerifyUnserved),
+			},
+			{
+				ID: "control-plane/controllers", Title: "stop the legacy controller-manager and scheduler, so that the new ones lead",
+				Why:    "only the new ones sign certificates, and two that lead in turn would judge by different rules; the rest of the legacy master goes on",
+				Before: stillFenced, Act: rolling((*roll.ControlPlane).StopControllers), Verify: rolling((*roll.ControlPlane).VerifyControllersStopped),
+				Undo: rolling((*roll.ControlPlane).StartControllers), VerifyUndo: rolling((*roll.ControlPlane).VerifyControllersStarted),
+			},
+			{
+				ID: "control-plane/lead", Title: "move the leadership of etcd to the new member",
+				Why:    "a leader that leaves interrupts writes until another one is elected",
+				Before: stillFenced, Act: rolling((*roll.ControlPlane).Lead), Undo: rolling((*roll.ControlPlane).Unlead),
+			},
+			{
+				ID: "control-plane/unlist", Title: "let the old name lead to the new API server alone",
+				Why:    "the legacy API server fails as soon as its etcd is gone",
+				Before: stillFenced, Act: rolling((*roll.ControlPlane).Unlist), Verify: rolling((*roll.ControlPlane).VerifyUnlisted),
+				Undo: rolling((*roll.ControlPlane).Relist), VerifyUndo: rolling((*roll.ControlPlane).VerifyRelisted),
+			},
+			{
+				ID: "control-plane/drain", Title: "drain the legacy master",
+				Why:        "a drain may take long or be refused; afterwards the machine has two minutes to go, and there is no way back",
+				Disruptive: true,
+				Before:     stillFenced, Act: rolling((*roll.ControlPlane).DrainMaster), Undo: rolling((*roll.ControlPlane).Uncordon),
+			},
+			{
+				ID: stepLeave, Title: "take the legacy member out of etcd",
+				Why:  "from here on there is one control plane, and no way back but the saved etcd",
+				Gate: GateNoReturn, Irreversible: true, Crossed: crossed,
+				Before: stillFenced, Act: leaveEtcd, Verify: rolling((*roll.ControlPlane).VerifyAlone),
+			},
+			{
+				ID: stepRetire, Title: "delete the legacy master's Machine, and with it its VM",
+				Why:          "without etcd its API server fails, and its liveness probe would make the VM again",
+				Irreversible: true,
+				Act:          rolling((*roll.ControlPlane).RetireMaster), Verify: rolling((*roll.ControlPlane).VerifyRetired),
+			},
+			{
+				ID: "control-plane/recognize", Title: "let the new Machine find its Node",
+				Why:          "a KubeadmControlPlane removes members of etcd that belong to no Node of its Machines",
+				Irreversible: true,
+				Act:          rolling((*roll.ControlPlane).Recognize), Verify: rolling((*roll.ControlPlane).VerifyRecognized),
+			},
+			{
+				ID: "control-plane/hand-over", Title: "unpause the KubeadmControlPlane, once the forecast is calm",
+				Why:          "it must find everything as it wants it, or it would begin to change it",
+				Irreversible: true,
+				Before:       rolling((*roll.ControlPlane).Calm), Act: rolling((*roll.ControlPlane).HandOver), Verify: rolling((*roll.ControlPlane).VerifyHandedOver),
+			},
+			{
+				ID: "control-plane/refer", Title: "tell the Cluster about its KubeadmControlPlane",
+				Why:          "the reference can never be removed, and workers are scaled only when it is there",
+				Irreversible: true,
+				Condition:    migrationv1alpha1.ControlPlaneReplacedCondition,
+				Act:          rolling((*roll.ControlPlane).Refer), Verify: rolling((*roll.ControlPlane).VerifyReferred),
 			},
 		}},
 	}
@@ -226,12 +287,17 @@ func PhaseNames() []string {
 	return names
 }
 
-// Gates are what people have to approve, each before a phase of its name.
+// Gates are what people have to approve, in the order in which a run comes to them.
 func Gates() []string {
 	var gates []string
 	for _, p := range Graph() {
 		if p.Gate != "" {
 			gates = append(gates, p.Gate)
+		}
+		for _, s := range p.Steps {
+			if s.Gate != "" {
+				gates = append(gates, s.Gate)
+			}
 		}
 	}
 	return gates

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
@@ -84,6 +88,41 @@ func (j *Journal) stateOf(id string) migrationv1alpha1.StepState {
 		}
 	}
 	return ""
+}
+
+// doneAt is when a step was done; zero when it was not.
+func (j *Journal) doneAt(id string) time.Time {
+	for i := range j.Object.Status.Steps {
+		if s := &j.Object.Status.Steps[i]; s.ID == id && s.State == migrationv1alpha1.StepDone && s.FinishedAt != nil {
+			return s.FinishedAt.Time
+		}
+	}
+	return time.Time{}
+}
+
+// Retired are the names of the pods of legacy machines that the migration has replaced, or is just replacing.
+func Retired(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) []string {
+	if record == nil || !anyStep(object, func(id string) bool { return id == stepRetire }) {
+		return nil
+	}
+	var names []string
+	for _, pod := range record.Originals("Pod") {
+		if legacy.RoleOf(pod) == legacy.Master {
+			names = append(names, pod.GetName())
+		}
+	}
+	return names
+}
+
+// CourseOf is what a migration has done to machines and etcd, for the proof.
+func CourseOf(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) proof.Course {
+	if object == nil {
+		return proof.Course{}
+	}
+	return proof.Course{
+		Elections: int(object.Status.Elections), Retired: Retired(object, record),
+		Replacing: anyStep(object, func(id string) bool { return strings.HasPrefix(id, plan.PhaseControlPlane+"/") }),
+	}
 }
 
 // Started tells that something of a migration may have happened that was not taken back; an object that is nil has not.

@@ -163,7 +163,7 @@ func TestADeletedLockIsLost(t *testing.T) {
 }
 
 func TestTheGraphIsWellFormed(t *testing.T) {
-	seen, conditions := map[string]bool{}, map[string]bool{}
+	seen, conditions, final := map[string]bool{}, map[string]bool{}, false
 	for _, phase := range Graph() {
 		require.NotEmpty(t, phase.Steps, phase.Name)
 		for _, s := range phase.Steps {
@@ -173,8 +173,11 @@ func TestTheGraphIsWellFormed(t *testing.T) {
 			assert.NotEmpty(t, s.Title, s.ID)
 			assert.NotEmpty(t, s.Why, s.ID)
 			assert.NotNil(t, s.Act, s.ID)
-			assert.False(t, s.Disruptive, "%s: nothing here may move a workload", s.ID)
-			assert.False(t, s.Irreversible, "%s: everything here can be taken back", s.ID)
+			assert.Equal(t, s.ID == "control-plane/drain", s.Disruptive, "%s: only the drain moves workloads", s.ID)
+			assert.False(t, final && !s.Irreversible, "%s: nothing can be taken back behind the point of no return", s.ID)
+			assert.Equal(t, s.Irreversible && !final, s.Gate == GateNoReturn, "%s: the first step that cannot be taken back is the one that is approved", s.ID)
+			assert.False(t, s.Irreversible && s.Undo != nil, s.ID)
+			final = final || s.Irreversible
 			assert.False(t, s.Condition != "" && conditions[s.Condition], "two steps set condition %s", s.Condition)
 			conditions[s.Condition] = true
 			if s.VerifyUndo != nil {
@@ -183,5 +186,5 @@ func TestTheGraphIsWellFormed(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane"}, PhaseNames())
-	assert.Equal(t, []string{"control-plane"}, Gates())
+	assert.Equal(t, []string{"control-plane", "point-of-no-return"}, Gates())
 }

@@ -36,6 +36,10 @@ type Work struct {
 	Tool, By string
 	Clock    clock.WithTicker
 
+	// Course is what the migration has done to machines and etcd so far.
+	Course func() proof.Course
+	// DoneAt is when a step was done; zero when it was not.
+	DoneAt func(step string) time.Time
 	// Proof is what the proof step found, for the report.
 	Proof *proof.Proof
 }
@@ -47,6 +51,11 @@ const (
 	EvidenceSuffix = "-migration-evidence"
 	EventsSuffix   = "-migration-events"
 	lockSuffix     = "-migration"
+
+	// Steps that others ask about.
+	stepPromote = "control-plane/promote"
+	stepLeave   = "control-plane/leave"
+	stepRetire  = "control-plane/retire"
 
 	// The steps that change nothing of the cluster.
 	stepRecord   = "fence/record"
@@ -141,7 +150,11 @@ func evidence(ctx context.Context, w *Work) error {
 }
 
 func (w *Work) look(ctx context.Context) (*proof.Evidence, error) {
-	return proof.Collect(ctx, w.Sources, proof.Options{Cluster: w.id(), Tool: w.Tool, Clock: w.Clock})
+	course := proof.Course{}
+	if w.Course != nil {
+		course = w.Course()
+	}
+	return proof.Collect(ctx, w.Sources, proof.Options{Cluster: w.id(), Tool: w.Tool, Clock: w.Clock, Course: course})
 }
 
 func (w *Work) keepEvidence(ctx context.Context, key string, seen *proof.Evidence) error {
@@ -195,6 +208,21 @@ func settle(ctx context.Context, w *Work) error { return w.Adopter.Settle(ctx, w
 
 func pauseAgain(ctx context.Context, w *Work) error {
 	return w.Adopter.Free(ctx, "Cluster", adopt.AllPaused)
+}
+
+// crossed looks whether the legacy member has left etcd.
+func crossed(ctx context.Context, w *Work) (bool, error) {
+	if w.ControlPlane == nil {
+		return false, w.NoControlPlane
+	}
+	return w.ControlPlane.Left(ctx)
+}
+
+// leaveEtcd sends the clients of the legacy API server to the new one, removes the legacy member, and says how long etcd needed two.
+func leaveEtcd(ctx context.Context, w *Work) error {
+	return inTurn((*roll.ControlPlane).HangUp, func(c *roll.ControlPlane, ctx context.Context) error {
+		return c.RemoveLegacyMember(ctx, w.DoneAt(stepPromote))
+	})(ctx, w)
 }
 
 // ErrTouched means that the proof failed: something was restarted or replaced that had to stay as it was.

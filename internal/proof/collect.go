@@ -69,6 +69,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Timeout limits one question; zero means 30 seconds.
 	Timeout time.Duration
+	// Course is what the migration itself has done.
+	Course Course
 }
 
 // Collect looks at the pods in the management cluster, the Nodes and their kubelets, and the etcd members, all at the same time.
@@ -80,7 +82,7 @@ func Collect(ctx context.Context, from Sources, opts Options) (*Evidence, error)
 	}
 	e := &Evidence{
 		APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindEvidence, Cluster: opts.Cluster,
-		Metadata: Moment{CollectedAt: opts.Clock.Now().UTC(), Tool: opts.Tool},
+		Metadata: Moment{CollectedAt: opts.Clock.Now().UTC(), Tool: opts.Tool}, Course: opts.Course,
 	}
 	var parts errgroup.Group
 	parts.Go(func() error { e.VMs = c.vms(ctx); return nil })

@@ -29,7 +29,7 @@ func Compare(before, after *Evidence) *Proof {
 		Allowed:  Allowed(), Before: *before, After: *after, Subjects: []Subject{},
 	}
 	p.add(compareEvidence(before, after))
-	p.add(compareVMs(before.VMs, after.VMs)...)
+	p.add(compareVMs(before.VMs, after.VMs, after.Course)...)
 	p.add(compareNodes(before, after)...)
 	p.add(compareEtcd(before, after)...)
 	p.Outcome = p.Summary.outcome()
@@ -118,7 +118,7 @@ func readable(what, before, after string, seen int) string {
 	return ""
 }
 
-func compareVMs(before, after VMs) []Subject {
+func compareVMs(before, after VMs, course Course) []Subject {
 	if why := readable("VM", before.Unread, after.Unread, len(before.Items)); why != "" {
 		return []Subject{{Kind: SubjectVM, Facts: []Fact{unknown("pods", "%s", why)}}}
 	}
@@ -145,7 +145,7 @@ func compareVMs(before, after VMs) []Subject {
 			s.Facts = []Fact{changed("pod", PodReplaced, v.identity(), now.identity(),
 				"pod %s was replaced by %s: the VM was started anew with empty disks", v.Pod, now.Pod)}
 		} else {
-			s.Facts = []Fact{changed("pod", PodGone, v.identity(), none, "pod %s is gone and none took its place: the VM no longer runs", v.Pod)}
+			s.Facts = []Fact{course.gone(v.Pod, changed("pod", PodGone, v.identity(), none, "pod %s is gone and none took its place: the VM no longer runs", v.Pod))}
 		}
 		subjects = append(subjects, s)
 	}
@@ -241,14 +241,14 @@ func compareNodes(before, after *Evidence) []Subject {
 		if i := slices.IndexFunc(after.Nodes.Items, func(now Node) bool { return now.Name == n.Name }); i >= 0 {
 			s.Facts = compareNode(n, after.Nodes.Items[i], before.Metadata.CollectedAt)
 		} else {
-			s.Facts = []Fact{changed("Node", NodeGone, "UID "+n.UID, none, "Node %s is gone: it was deleted", n.Name)}
+			s.Facts = []Fact{after.Course.gone(n.Name, changed("Node", NodeGone, "UID "+n.UID, none, "Node %s is gone: it was deleted", n.Name))}
 		}
 		subjects = append(subjects, s)
 	}
 	for _, n := range after.Nodes.Items {
 		if !known[n.Name] {
 			subjects = append(subjects, Subject{Kind: SubjectNode, Name: n.Name, Facts: []Fact{
-				changed("Node", NodeAppeared, none, "UID "+n.UID, "Node %s was not there before: another machine joined", n.Name),
+				after.Course.appeared(changed("Node", NodeAppeared, none, "UID "+n.UID, "Node %s was not there before: another machine joined", n.Name)),
 			}})
 		}
 	}
@@ -348,6 +348,10 @@ func union(a, b map[string]string) map[string]string {
 
 func compareEtcd(before, after *Evidence) []Subject {
 	whole := Subject{Kind: SubjectEtcd}
+	if len(after.Course.Retired) > 0 && after.Etcd.Unread != "" {
+		whole.Facts = []Fact{expected(Fact{Name: "members", Before: strconv.Itoa(len(before.Etcd.Members)), After: none}, "the legacy members have left, as planned; the new ones are not asked")}
+		return []Subject{whole}
+	}
 	if why := readable("etcd member", before.Etcd.Unread, after.Etcd.Unread, len(before.Etcd.Members)); why != "" {
 		whole.Facts = []Fact{unknown("members", "%s", why)}
 		return []Subject{whole}
@@ -360,8 +364,8 @@ func compareEtcd(before, after *Evidence) []Subject {
 			"another etcd cluster answers: it was founded anew or restored, and the data may be others"))
 	}
 	whole.Facts = append(whole.Facts,
-		compareAgreed("raft term", was.Term, is.Term, TermChanged, "the members held an election: the leader was restarted, or lost touch"),
-		compareAgreed("leader", was.Leader, is.Leader, LeaderMoved, "another member leads: the former leader was restarted, lost touch, or was told to hand over"),
+		after.Course.term(was.Term, is.Term, compareAgreed("raft term", was.Term, is.Term, TermChanged, "the members held an election: the leader was restarted, or lost touch")),
+		after.Course.leader(compareAgreed("leader", was.Leader, is.Leader, LeaderMoved, "another member leads: the former leader was restarted, lost touch, or was told to hand over")),
 	)
 	return append([]Subject{whole}, compareMembers(before, after)...)
 }
@@ -407,7 +411,7 @@ func compareMembers(before, after *Evidence) []Subject {
 	for _, m := range is {
 		if !taken[m.ID] && find(was, func(o Member) bool { return o.ID == m.ID }) == nil {
 			subjects = append(subjects, Subject{Kind: SubjectMember, Name: m.called(), Facts: []Fact{
-				changed("member", MemberAppeared, none, m.identity(), "member %s was not there before: somebody added it", m.called()),
+				after.Course.appeared(changed("member", MemberAppeared, none, m.identity(), "member %s was not there before: somebody added it", m.called())),
 			}})
 		}
 	}

@@ -34,6 +34,8 @@ type Evidence struct {
 	VMs        VMs    `json:"vms"`
 	Nodes      Nodes  `json:"nodes"`
 	Etcd       Etcd   `json:"etcd"`
+	// Course is what the migration itself had done by then.
+	Course Course `json:"course,omitzero"`
 }
 
 // Moment says when evidence was collected, and by what.

@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -45,10 +47,18 @@ type ControlPlane struct {
 	// Inside is how the workload cluster is reached by its name, and DialPod how one of its API servers is told from the other.
 	Inside  *rest.Config
 	DialPod DialPod
+	// Gated makes a configuration of Inside's kind for code that writes by itself.
+	Gated func(config *rest.Config) *rest.Config
+	// Typed reads the management cluster with Cluster API's types, for Cluster API's own code; it changes nothing.
+	Typed client.Client
+	// Forecast says what Cluster API would do; members asks etcd, as it is now.
+	Forecast func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error)
 	// Snapshot is the file that etcd is saved to.
 	Snapshot string
 	// Note hears what belongs into the log of the migration: the members of etcd before and after every change, and what was compared.
 	Note func(sentence string)
+	// Electing is asked before etcd is made to choose another leader.
+	Electing func(ctx context.Context) error
 }
 
 // Why the control plane cannot be moved.
@@ -59,6 +69,8 @@ var (
 	ErrWouldJoin = errors.New("the machine would run kubeadm join instead of kubeadm init")
 	// ErrDiffers means that the new API server does not show what the old one shows.
 	ErrDiffers = errors.New("the new API server does not show the same as the old one")
+	// ErrNotCalm means that Cluster API would do something that nobody planned.
+	ErrNotCalm = errors.New("nobody planned what Cluster API would do")
 	// ErrUnwell means that etcd is not in a state in which its members may be changed.
 	ErrUnwell = errors.New("etcd is not well")
 )
@@ -170,8 +182,8 @@ func (c *ControlPlane) inTarget(kind schema.GroupVersionKind) kube.Scope {
 }
 
 // poll asks until nothing is missing, at most as long as the patience lasts.
-func (c *ControlPlane) poll(ctx context.Context, ask func(ctx context.Context) (missing string, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Patience)
+func (c *ControlPlane) poll(parent context.Context, ask func(ctx context.Context) (missing string, err error)) error {
+	ctx, cancel := context.WithTimeout(parent, c.Patience)
 	defer cancel()
 	told := ""
 	for {
@@ -188,7 +200,7 @@ func (c *ControlPlane) poll(ctx context.Context, ask func(ctx context.Context) (
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("waiting for %s: %w", missing, ctx.Err())
+			return fmt.Errorf("waiting for %s: %w", missing, cmp.Or(parent.Err(), kube.ErrNotInTime))
 		}
 	}
 }
@@ -197,6 +209,13 @@ func (c *ControlPlane) tell(format string, args ...any) {
 	if c.Tell != nil {
 		c.Tell(format, args...)
 	}
+}
+
+func (c *ControlPlane) electing(ctx context.Context) error {
+	if c.Electing == nil {
+		return nil
+	}
+	return c.Electing(ctx)
 }
 
 func (c *ControlPlane) note(format string, args ...any) {

@@ -228,6 +228,10 @@ func (c *ControlPlane) leadByLegacy(ctx context.Context, legacy etcd.Status) err
 	if legacy.Leader == legacy.Member {
 		return nil
 	}
+	// Also when the leader cannot be asked any more: its removal makes the members choose.
+	if err := c.electing(ctx); err != nil {
+		return err
+	}
 	own, err := c.newEtcd(ctx)
 	if err != nil {
 		return err

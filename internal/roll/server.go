@@ -72,6 +72,22 @@ func (c *ControlPlane) newEtcd(ctx context.Context) (*etcd.Client, error) {
 	})
 }
 
+// newServerConfig is the way to the new API server, whoever answers under the old name.
+func (c *ControlPlane) newServerConfig(ctx context.Context) (*rest.Config, error) {
+	node, err := c.newNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if node == nil {
+		return nil, fmt.Errorf("%w: the new machine has no Node", adopt.ErrReplaced)
+	}
+	config := rest.CopyConfig(c.Inside)
+	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return c.DialPod(ctx, systemNamespace, apiServerPod+node.GetName(), c.securePort())
+	}
+	return config, nil
+}
+
 // AwaitServer waits until the new machine has a Node, and its API server a pod that is ready.
 func (c *ControlPlane) AwaitServer(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
@@ -117,16 +133,9 @@ type resource struct {
 //  3. the values of Secrets are the same, so it has the key they are encrypted with,
 //  4. each accepts service account tokens that the other issued, and those in old Secrets.
 func (c *ControlPlane) VerifyServer(ctx context.Context) error {
-	node, err := c.newNode(ctx)
+	config, err := c.newServerConfig(ctx)
 	if err != nil {
 		return err
-	}
-	if node == nil {
-		return fmt.Errorf("%w: the new machine has no Node", ErrDiffers)
-	}
-	config := rest.CopyConfig(c.Inside)
-	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return c.DialPod(ctx, systemNamespace, apiServerPod+node.GetName(), c.securePort())
 	}
 	s := &servers{note: c.note}
 	if s.before, err = newServer(c.Inside); err != nil {

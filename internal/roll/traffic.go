@@ -16,7 +16,9 @@ const endpointsOfMasters = "master"
 func (c *ControlPlane) Serve(ctx context.Context) error { return c.mark(ctx, template{}) }
 
 // VerifyServing waits until both addresses are listed.
-func (c *ControlPlane) VerifyServing(ctx context.Context) error { return c.awaitListed(ctx, true) }
+func (c *ControlPlane) VerifyServing(ctx context.Context) error {
+	return c.awaitAddresses(ctx, addresses{old: listed, fresh: listed})
+}
 
 // Unserve takes the new address out again.
 func (c *ControlPlane) Unserve(ctx context.Context) error {
@@ -33,34 +35,56 @@ func (c *ControlPlane) VerifyUnserved(ctx context.Context) error {
 	if err != nil || len(machines) == 0 {
 		return err
 	}
-	return c.awaitListed(ctx, false)
+	return c.awaitAddresses(ctx, addresses{old: listed, fresh: absent})
 }
 
-// awaitListed waits until the new address is among those that get traffic, or not; the legacy one always has to be.
-func (c *ControlPlane) awaitListed(ctx context.Context, wanted bool) error {
-	machine, err := c.infrastructure(ctx)
-	if err != nil {
-		return err
-	}
+// presence is what is wanted of an address behind the old name.
+type presence int
+
+const (
+	whatever presence = iota
+	listed
+	absent
+)
+
+// addresses say what is wanted of the legacy master's address and the new machine's.
+type addresses struct{ old, fresh presence }
+
+// awaitAddresses waits until the old name leads where it is wanted to.
+func (c *ControlPlane) awaitAddresses(ctx context.Context, wanted addresses) error {
 	master, err := c.master()
 	if err != nil {
 		return err
 	}
-	fresh, old := address(machine), master.Pod.Object.Annotations["endpoint.kvm.giantswarm.io/ip"]
+	fresh := ""
+	if wanted.fresh != whatever {
+		machine, err := c.infrastructure(ctx)
+		if err != nil {
+			return err
+		}
+		fresh = address(machine)
+	}
+	type expectation struct {
+		what, ip string
+		presence
+	}
+	expected := []expectation{
+		{"the legacy master's address", master.Pod.Object.Annotations["endpoint.kvm.giantswarm.io/ip"], wanted.old}, {"the new address", fresh, wanted.fresh},
+	}
 	scope := kube.Scope{GroupVersionKind: coreKind("Endpoints"), Namespace: c.Picture.ID}
 	return c.Await(ctx, c.Management, scope, func(byName map[string]*unstructured.Unstructured) string {
 		endpoints := byName[endpointsOfMasters]
 		if endpoints == nil {
 			return fmt.Sprintf("Endpoints/%s/%s to exist", c.Picture.ID, endpointsOfMasters)
 		}
-		listed := listedIn(endpoints)
-		switch {
-		case !listed[old]:
-			return fmt.Sprintf("%s to list the legacy master's address %s", kube.TargetOf(endpoints), old)
-		case wanted && !listed[fresh]:
-			return fmt.Sprintf("%s to list the new address %s", kube.TargetOf(endpoints), fresh)
-		case !wanted && listed[fresh]:
-			return fmt.Sprintf("%s to leave out the new address %s", kube.TargetOf(endpoints), fresh)
+		found := listedIn(endpoints)
+		for _, e := range expected {
+			switch {
+			case e.presence == listed && !found[e.ip]:
+				return fmt.Sprintf("%s to list %s %s", kube.TargetOf(endpoints), e.what, e.ip)
+			case e.presence == absent && found[e.ip]:
+				return fmt.Sprintf("%s to leave out %s %s", kube.TargetOf(endpoints), e.what, e.ip)
+			}
 		}
 		return ""
 	})

@@ -118,14 +118,19 @@ func (t *translation) initiator(node *legacy.Node) (string, *leaf) {
 	return name, l
 }
 
+// DeletionHooks are the annotations that keep the Machine of a running VM from being drained or ended before its turn.
+func DeletionHooks() []string {
+	return []string{clusterv1.PreDrainDeleteHookAnnotationPrefix + "/" + hookName, clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/" + hookName}
+}
+
 // machine makes the Machine. The master's lacks the control plane label: with it, Cluster API would count the control plane as
 // initialized, and the new one would try to join instead of taking over (design phase 3).
 func (t *translation) machine(node *legacy.Node, placeholder string) {
 	name := t.machineName(node)
 	o := t.newObject(coreVersion, "Machine", t.result.Namespace, name, PhaseAdopt)
 	t.mark(o, node)
-	for _, hook := range []string{clusterv1.PreDrainDeleteHookAnnotationPrefix, clusterv1.PreTerminateDeleteHookAnnotationPrefix} {
-		o.set("metadata.annotations["+hook+"/"+hookName+"]", "", t.from("hooks"))
+	for _, hook := range DeletionHooks() {
+		o.set("metadata.annotations["+hook+"]", "", t.from("hooks"))
 	}
 	o.set("metadata.annotations["+clusterv1.MachineSkipRemediationAnnotation+"]", "", t.from("hooks"))
 	o.set("spec.clusterName", t.id, t.identityOf())

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
@@ -27,7 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
 
-// takeover is a cluster whose control plane is moved as far as can be taken back.
+// takeover is a cluster whose control plane is replaced.
 type takeover struct {
 	*testing.T
 
@@ -46,7 +48,7 @@ func newTakeover(t *testing.T, name string) *takeover {
 	x := &takeover{T: t, o: newOperator(t, c, name)}
 	x.management, err = client.New(world.Management.As(t, "looker", "system:masters"), client.Options{Scheme: scheme})
 	require.NoError(t, err)
-	x.inside, err = client.New(c.Workload.As(t, "looker", "system:masters"), client.Options{Scheme: scheme})
+	x.inside, err = client.New(c.Inside(t, "looker", "system:masters"), client.Options{Scheme: scheme})
 	require.NoError(t, err)
 	// A controller manager would have made it.
 	require.NoError(t, x.inside.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "default"}}))
@@ -57,7 +59,7 @@ func newTakeover(t *testing.T, name string) *takeover {
 	return x
 }
 
-// run moves the control plane.
+// run moves the control plane, as far as it can be taken back.
 func (x *takeover) run(ctx context.Context, more ...string) (cli.Code, string, string) {
 	return x.o.run(ctx, append([]string{"--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane, "--etcd-snapshot", filepath.Join(x.o.dir, "etcd.db")}, more...)...)
 }
@@ -143,7 +145,8 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Empty(t, adopted.Diff(x.settledHere()), "a run that waits for an approval changes nothing")
 
 	code, stdout, said := x.run(t.Context())
-	require.Equal(t, cli.CodeOK, code, said)
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "--approve point-of-no-return   Take back with: migrate rollback "+x.o.c.ID+" --to adopt")
 	x.assertJoined()
 	report := decode(t, stdout)
 	assert.Equal(t, plan.PhaseControlPlane, report.Phases[len(report.Phases)-1].Name)
@@ -158,7 +161,7 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 
 	// A second attempt, on the same Cluster, initializes as well. The first one's backup stays.
 	code, _, said = x.run(t.Context())
-	require.Equal(t, cli.CodeOK, code, said)
+	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.FileExists(t, filepath.Join(x.o.dir, "etcd.2.db"))
 	x.assertJoined()
 	assert.Equal(t, 2, x.guest.Booted())
@@ -168,18 +171,20 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assertGivenBack(t, x.o.c, before)
 }
 
-// assertJoined says that both control planes serve, and that nobody would change that.
+// assertJoined says that the new control plane serves, that the legacy one could again, and that nobody would change that.
 func (x *takeover) assertJoined() {
 	x.Helper()
 	masters := x.masters()
 	require.Len(x, masters, 1)
-	assert.Equal(x, map[string]etcd.Role{"lab": etcd.Leader, masters[0].Name: etcd.Unreached}, x.roles())
+	assert.Equal(x, map[string]etcd.Role{"lab": etcd.Follower, masters[0].Name: etcd.Unreached}, x.roles())
 	k := x.kcp()
 	require.NotNil(x, k)
 	assert.True(x, annotations.HasPaused(k))
 	assert.NotContains(x, k.Spec.MachineTemplate.ObjectMeta.Annotations, infrav1.HoldAnnotation)
 	assert.NotContains(x, k.Spec.MachineTemplate.ObjectMeta.Labels, infrav1.ExcludeFromTrafficLabel)
-	assert.Len(x, x.listed(), 2)
+	assert.Len(x, x.listed(), 1)
+	assert.NotContains(x, x.systemPods(x.o.c.Master), "k8s-scheduler-"+x.o.c.Master)
+	assert.Contains(x, x.systemPods(x.o.c.Master), "k8s-api-server-"+x.o.c.Master)
 	cluster := &clusterv1.Cluster{}
 	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID}, cluster))
 	assert.False(x, cluster.Spec.ControlPlaneRef.IsDefined(), "it can never be removed again")
@@ -207,6 +212,20 @@ func (x *takeover) assertNoted(said string) {
 	assert.NotContains(x, all+said, "only-for-the-lab")
 }
 
+// systemPods are those of a Node, or of all.
+func (x *takeover) systemPods(node string) []string {
+	x.Helper()
+	pods := &corev1.PodList{}
+	require.NoError(x, x.inside.List(x.Context(), pods, client.InNamespace(metav1.NamespaceSystem)))
+	var names []string
+	for i := range pods.Items {
+		if node == "" || pods.Items[i].Spec.NodeName == node {
+			names = append(names, pods.Items[i].Name)
+		}
+	}
+	return names
+}
+
 // assertGone says that nothing of the new control plane is left.
 func (x *takeover) assertGone() {
 	x.Helper()
@@ -217,14 +236,114 @@ func (x *takeover) assertGone() {
 	nodes := &corev1.NodeList{}
 	require.NoError(x, x.inside.List(x.Context(), nodes))
 	assert.Len(x, nodes.Items, 2, "master and worker")
-	pods := &corev1.PodList{}
-	require.NoError(x, x.inside.List(x.Context(), pods, client.InNamespace(metav1.NamespaceSystem)))
-	assert.Empty(x, pods.Items)
+	assert.Len(x, x.systemPods(""), 4, "kube-proxy and three static pods of the legacy master")
+	assert.Contains(x, x.systemPods(x.o.c.Master), "k8s-scheduler-"+x.o.c.Master)
+	for i := range nodes.Items {
+		assert.False(x, nodes.Items[i].Spec.Unschedulable, nodes.Items[i].Name)
+	}
 	maps := &corev1.ConfigMapList{}
 	require.NoError(x, x.inside.List(x.Context(), maps, client.InNamespace(metav1.NamespaceSystem)))
 	for i := range maps.Items {
 		assert.NotContains(x, maps.Items[i].Name, "kubeadm")
 	}
+}
+
+// TestTheLegacyMasterLeaves goes all the way: one control plane is left, Cluster API's own, with everything that was there before.
+func TestTheLegacyMasterLeaves(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "mary")
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	budget := x.protect()
+	code, _, said = x.run(t.Context(), "--approve", migrate.GateNoReturn, "--patience", "20s")
+	require.Equal(t, cli.CodeStopped, code, said)
+	for _, want := range []string{"control-plane/drain: the node is not drained", "pod shop/till: ", "(PodDisruptionBudget till)", "look: kubectl -n shop describe pdb till"} {
+		assert.Contains(t, said, want)
+	}
+	assert.Len(t, x.roles(), 2, "nothing is passed that could not be taken back")
+	budget.Status.DisruptionsAllowed = 1
+	require.NoError(t, x.inside.Status().Update(t.Context(), budget))
+	code, stdout, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertReplaced()
+	report := decode(t, stdout)
+	assert.Equal(t, plan.PhaseControlPlane, report.Phases[len(report.Phases)-1].Name)
+
+	// There is no way back, and that is said before anything is touched.
+	state := x.o.c.State(t)
+	code, _, said = x.back(t.Context())
+	require.Equal(t, cli.CodeBlocked, code, said)
+	assert.Contains(t, said, "the point of no return is passed")
+	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))))
+	// Once more does nothing.
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertReplaced()
+}
+
+// protect puts a pod on the legacy master that nobody may evict. No controller computes its budget here.
+func (x *takeover) protect() *policyv1.PodDisruptionBudget {
+	x.Helper()
+	labels := map[string]string{"app": "till"}
+	name := metav1.ObjectMeta{Namespace: "shop", Name: "till", Labels: labels}
+	pod := &corev1.Pod{ObjectMeta: name, Spec: corev1.PodSpec{
+		NodeName: x.o.c.Master, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}},
+	}}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: name, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}}
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "default"}}, pod, budget,
+	} {
+		require.NoError(x, x.inside.Create(x.Context(), o))
+	}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	require.NoError(x, x.inside.Status().Update(x.Context(), pod))
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
+	require.NoError(x, x.inside.Status().Update(x.Context(), budget))
+	return budget
+}
+
+// assertReplaced says that the legacy control plane is gone, that Cluster API's is well, and that nothing would come of it.
+func (x *takeover) assertReplaced() {
+	x.Helper()
+	masters := x.masters()
+	require.Len(x, masters, 1)
+	assert.Equal(x, masters[0].Name, masters[0].Status.NodeRef.Name)
+	assert.NotContains(x, masters[0].Annotations, "migration.giantswarm.io/look-for-node")
+	k := x.kcp()
+	require.NotNil(x, k)
+	assert.False(x, annotations.HasPaused(k))
+	x.until("the new machine counts as ready", func() bool { return *x.kcp().Status.ReadyReplicas == 1 })
+	cluster := &clusterv1.Cluster{}
+	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID}, cluster))
+	assert.Equal(x, x.o.c.ID, cluster.Spec.ControlPlaneRef.Name)
+	assert.Len(x, x.listed(), 1)
+
+	nodes := &corev1.NodeList{}
+	require.NoError(x, x.inside.List(x.Context(), nodes))
+	assert.Len(x, nodes.Items, 2, "the new control plane and the worker")
+	secret := &corev1.Secret{}
+	require.NoError(x, x.inside.Get(x.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "payment"}, secret))
+	assert.Equal(x, "only-for-the-lab", string(secret.Data["token"]))
+	code, stdout, said := x.o.migrate(x.Context(), "forecast", x.o.c.ID, "--target-namespace", x.o.c.Namespace)
+	assert.Equal(x, cli.CodeOK, code, said)
+	assert.Contains(x, stdout, "nothing would happen")
+	pod := &corev1.Pod{}
+	err := x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.ID, Name: x.o.c.Master}, pod)
+	assert.True(x, apierrors.IsNotFound(err), "the VM's pod: %v", err)
+}
+
+// TestKilledPastThePointOfNoReturn kills the program after every change from there on.
+func TestKilledPastThePointOfNoReturn(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "reckless")
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeWaiting, code, said)
+	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
+		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
+	}, cli.CodeOK)
+	x.assertReplaced()
 }
 
 // TestALearnerThatNeverStartsIsTakenBack holds the machine: its learner never comes, somebody ends the run, and going back leaves nothing.
@@ -258,9 +377,9 @@ func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	adopted := x.settledHere()
-	x.o.untilDone(t, 1, changes, x.run)
+	x.o.untilDone(t, 1, changes, x.run, cli.CodeWaiting)
 	x.assertJoined()
-	x.o.untilDone(t, 1, changes, x.back)
+	x.o.untilDone(t, 1, changes, x.back, cli.CodeOK)
 	x.assertGone()
 	assert.Empty(t, adopted.Diff(x.settledHere()))
 }

@@ -120,11 +120,11 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 	back := o.alive(t, changes, o.rollback)
 	assertGivenBack(t, c, before)
 
-	deaths := o.untilDone(t, 1, changes, o.run)
+	deaths := o.untilDone(t, 1, changes, o.run, cli.CodeOK)
 	o.assertDeadly(t, forward, deaths, false)
 	assert.Empty(t, settled(want).Diff(settled(mine(c.State(t)))), "the same end state as without being killed")
 
-	deaths = o.untilDone(t, 1, changes, o.rollback)
+	deaths = o.untilDone(t, 1, changes, o.rollback, cli.CodeOK)
 	o.assertDeadly(t, back, deaths, true)
 	assertGivenBack(t, c, before)
 }
@@ -171,14 +171,14 @@ func TestKilledAfterEveryNote(t *testing.T) {
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
 	before := c.State(t)
 	o := newOperator(t, c, "forgetful")
-	o.untilDone(t, 0, bookkeeping, o.run)
-	o.untilDone(t, 0, bookkeeping, o.rollback)
+	o.untilDone(t, 0, bookkeeping, o.run, cli.CodeOK)
+	o.untilDone(t, 0, bookkeeping, o.rollback, cli.CodeOK)
 	assertGivenBack(t, c, before)
 }
 
 // untilDone kills and starts again until the program ends by itself; with after 0 the n-th run dies after its n-th write. It returns
 // the last write of every process.
-func (o *operator) untilDone(t *testing.T, after int, count func(*http.Request) bool, run func(context.Context, ...string) (cli.Code, string, string)) []string {
+func (o *operator) untilDone(t *testing.T, after int, count func(*http.Request) bool, run func(context.Context, ...string) (cli.Code, string, string), want cli.Code) []string {
 	t.Helper()
 	var deaths []string
 	for len(deaths) < 300 {
@@ -188,10 +188,10 @@ func (o *operator) untilDone(t *testing.T, after int, count func(*http.Request) 
 		}
 		killed, seen, code, said := o.killed(t.Context(), n, count, run)
 		if !killed {
-			require.Equal(t, cli.CodeOK, code, said)
+			require.Equal(t, want, code, said)
 			return deaths
 		}
-		require.NotEqual(t, cli.CodeOK, code, "killed after %s", seen[n-1])
+		require.NotEqual(t, want, code, "killed after %s", seen[n-1])
 		deaths = append(deaths, seen[n-1])
 	}
 	require.Fail(t, "300 runs were not enough")

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -94,6 +96,7 @@ type Cluster struct {
 	number int
 	dir    string
 	etcd   bool
+	api    backends
 	// objects of the management cluster, as recorded.
 	objects []*unstructured.Unstructured
 }
@@ -409,14 +412,15 @@ func (c *Cluster) etcdDomain() string { return "etcd." + c.ID + "." + dnsZone }
 // publish makes the API reachable by its name on port 443, and etcd if somebody
 // wants it.
 func (c *Cluster) publish(ctx context.Context) error {
-	if err := c.publishAs(ctx, 1, c.APIDomain, c.Workload.URL()); err != nil || !c.etcd {
+	c.api.set(strings.TrimPrefix(c.Workload.URL(), "https://"))
+	if err := c.publishAs(ctx, 1, c.APIDomain, c.api.next); err != nil || !c.etcd {
 		return err
 	}
 	url, _, _, _ := c.Workload.EtcdClientFiles()
-	return c.publishAs(ctx, 2, c.etcdDomain(), url)
+	return c.publishAs(ctx, 2, c.etcdDomain(), func() string { return strings.TrimPrefix(url, "https://") })
 }
 
-func (c *Cluster) publishAs(ctx context.Context, network byte, name, url string) error {
+func (c *Cluster) publishAs(ctx context.Context, network byte, name string, choose func() string) error {
 	address := netip.AddrFrom4([4]byte{127, network, byte(c.number >> 8), byte(c.number)}) //nolint:gosec // Both halves of a small number.
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address.String(), "443"))
@@ -425,12 +429,36 @@ func (c *Cluster) publishAs(ctx context.Context, network byte, name, url string)
 	}
 	// Lives as long as the process: the name, not the address, is what a test ends.
 	go func() {
-		if err := labnet.Relay(context.WithoutCancel(ctx), listener, strings.TrimPrefix(url, "https://"), c.world.log); err != nil {
+		if err := labnet.RelayTo(context.WithoutCancel(ctx), listener, choose, c.world.log); err != nil {
 			c.world.log.WithError(err).Errorf("nobody reaches %s any more", name)
 		}
 	}()
 	c.world.names.set(name, address)
 	return nil
+}
+
+// backends are the addresses behind a name, which take turns.
+type backends struct {
+	mu  sync.Mutex
+	all []string
+	at  int
+}
+
+func (b *backends) set(all ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = all
+}
+
+// next is the one whose turn it is; nobody listens on port 1.
+func (b *backends) next() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.all) == 0 {
+		return "127.0.0.1:1"
+	}
+	b.at++
+	return b.all[b.at%len(b.all)]
 }
 
 // fill creates what was inside the workload cluster.
@@ -525,10 +553,18 @@ func (c *Cluster) Pods(tb testing.TB) map[string]corev1.Pod {
 	return pods
 }
 
+// Inside is the way into the workload cluster by its name, as its users have it.
+func (c *Cluster) Inside(tb testing.TB, user string, groups ...string) *rest.Config {
+	tb.Helper()
+	config := c.Workload.As(tb, user, groups...)
+	config.Host = "https://" + c.APIDomain
+	return config
+}
+
 // Nodes returns the workload cluster's Nodes by name.
 func (c *Cluster) Nodes(tb testing.TB) map[string]corev1.Node {
 	tb.Helper()
-	inside, err := client.New(c.Workload.Config(), client.Options{Scheme: c.world.Client.Scheme()})
+	inside, err := client.New(c.Inside(tb, "looker", "system:masters"), client.Options{Scheme: c.world.Client.Scheme()})
 	require.NoError(tb, err)
 	var list corev1.NodeList
 	require.NoError(tb, inside.List(tb.Context(), &list))

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/transport"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
 )
@@ -68,6 +70,7 @@ type Guest struct {
 	waiting int
 	err     error
 	booted  int
+	leading string
 	running []string
 }
 
@@ -78,7 +81,10 @@ func (c *Cluster) Boots(tb testing.TB) *Guest {
 	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
 	g := &Guest{c: c, stop: stop}
 	c.world.kubelet.watch(c.Namespace)
+	legacy, err := newMaster(ctx, c)
+	require.NoError(tb, err)
 	g.done.Go(func() { g.live(ctx) })
+	g.done.Go(func() { g.beside(ctx, legacy) })
 	tb.Cleanup(func() {
 		stop()
 		g.done.Wait()
@@ -136,6 +142,42 @@ func (g *Guest) Booted() int {
 	return g.booted
 }
 
+// beside plays the legacy master, and who leads where.
+func (g *Guest) beside(ctx context.Context, legacy *master) {
+	for ctx.Err() == nil {
+		err := g.c.route(ctx)
+		if err == nil && !legacy.gone {
+			if err = legacy.off(ctx); err == nil && !legacy.gone {
+				err = legacy.tick(ctx, g.leader())
+			}
+		}
+		// While its API server ends, its own requests may fail, too.
+		if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !kube.Transient(err) {
+			g.fail(fmt.Errorf("playing the legacy master: %w", err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(guestPause):
+		}
+	}
+}
+
+// leader is the new machine, when its controllers run.
+func (g *Guest) leader() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.leading
+}
+
+func (g *Guest) fail(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	// Once is enough to see what is wrong.
+	if g.err == nil {
+		g.err = err
+	}
+}
+
 // live boots the machine whose pod runs, and halts it when the pod goes.
 func (g *Guest) live(ctx context.Context) {
 	var on *corev1.Pod
@@ -156,9 +198,7 @@ func (g *Guest) live(ctx context.Context) {
 			off = end
 			machine.Go(func() {
 				if err := g.boot(life, pod); err != nil && life.Err() == nil {
-					g.mu.Lock()
-					g.err = errors.Join(g.err, fmt.Errorf("booting %s: %w", pod.Name, err))
-					g.mu.Unlock()
+					g.fail(fmt.Errorf("booting %s: %w", pod.Name, err))
 				}
 			})
 		}
@@ -222,6 +262,7 @@ func (g *Guest) boot(ctx context.Context, pod *corev1.Pod) error {
 	}
 	g.mu.Lock()
 	g.booted++
+	g.leading = pod.Name
 	g.mu.Unlock()
 	return nil
 }
@@ -331,7 +372,7 @@ func (g *Guest) started(name string) {
 func (g *Guest) halt(ctx context.Context) {
 	g.mu.Lock()
 	names := g.running
-	g.running = nil
+	g.running, g.leading = nil, ""
 	g.mu.Unlock()
 	for _, name := range names {
 		_ = g.c.Workload.KillComponent(ctx, name) // It may have ended already, as a removed member of etcd does.
@@ -343,21 +384,33 @@ func (g *Guest) register(ctx context.Context, name string, address net.IP) error
 	api := g.c.Workload.Client()
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
-		Spec:       corev1.NodeSpec{ProviderID: "kvm://" + g.c.ID + "/" + name},
+		Spec: corev1.NodeSpec{
+			ProviderID: "kvm://" + g.c.ID + "/" + name,
+			Taints: []corev1.Taint{
+				{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}, {Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule},
+			},
+		},
 		Status: corev1.NodeStatus{
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: kubeletPort}},
-			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
-			Capacity:        corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
+				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
+				{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
+				{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
+			},
+			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
 		},
 	}
-	objects := make([]client.Object, 0, 6)
+	objects := make([]client.Object, 0, 8)
 	objects = append(objects, node)
-	for _, component := range []string{"etcd-", "kube-apiserver-"} {
+	for _, component := range []string{"etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"} {
 		objects = append(objects, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: metav1.NamespaceSystem, Name: component + name,
 				Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "made"},
+				// KubeadmControlPlane sees no others.
+				Labels: map[string]string{"component": strings.TrimSuffix(component, "-"), "tier": "control-plane"},
 			},
 			Spec: corev1.PodSpec{
 				NodeName: name, HostNetwork: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
@@ -366,7 +419,10 @@ func (g *Guest) register(ctx context.Context, name string, address net.IP) error
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		})
 	}
-	objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}},
+	objects = append(objects, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
+		Data:       map[string]string{"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nkubernetesVersion: v1.22.17\n"},
+	},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubelet-config-1.22"}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:get-nodes"}})
 	for _, o := range objects {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
@@ -56,7 +57,9 @@ func (c *Cluster) State(tb testing.TB) State {
 	if c.Workload != nil {
 		nodes := &unstructured.UnstructuredList{}
 		nodes.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "NodeList"})
-		require.NoError(tb, c.Workload.Client().List(tb.Context(), nodes))
+		inside, err := client.New(c.Inside(tb, "looker", "system:masters"), client.Options{Scheme: c.world.Client.Scheme()})
+		require.NoError(tb, err)
+		require.NoError(tb, inside.List(tb.Context(), nodes))
 		require.NoError(tb, s.add("workload", pointers(nodes.Items)))
 	}
 	return s

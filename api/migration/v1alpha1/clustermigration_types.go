@@ -180,6 +180,10 @@ type ClusterMigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Proof string `json:"proof,omitempty"`
+	// elections is how many times the migration let etcd choose another leader, or was about to.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Elections int32 `json:"elections,omitempty"`
 	// planDigest covers what the migration was decided on: a resumed run stops when it differs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
@@ -190,7 +194,7 @@ type ClusterMigrationStatus struct {
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=4096
 	Steps []StepRecord `json:"steps,omitempty"`
-	// conditions: Fenced, Translated, Adopted, Locked, Untouched.
+	// conditions: Fenced, Translated, Adopted, Untouched, ControlPlaneJoined, ControlPlaneReplaced.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

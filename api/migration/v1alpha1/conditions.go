@@ -10,6 +10,8 @@ const (
 	AdoptedCondition = "Adopted"
 	// ControlPlaneJoinedCondition is True while a new control plane serves beside the legacy one, on the same etcd.
 	ControlPlaneJoinedCondition = "ControlPlaneJoined"
+	// ControlPlaneReplacedCondition is True when the legacy control plane is gone and Cluster API's is in charge.
+	ControlPlaneReplacedCondition = "ControlPlaneReplaced"
 	// UntouchedCondition is True when the proof found that no VM, kubelet or etcd was restarted.
 	UntouchedCondition = "Untouched"
 )

@@ -1,0 +1,341 @@
+package roll
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+// Where the legacy master keeps the manifests of its static pods, and where those wait that it shall not run (k8scloudconfig v10.16.1,
+// legacy-system.md 6.2). The API server's own stays: with nobody on port 443 the VM's liveness probe would make the VM again, with empty disks.
+const (
+	manifestsFolder = "/etc/kubernetes"
+	moveAway        = `set -eu
+mkdir -p manifests-stopped
+for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
+  if [ -e "manifests/$file" ]; then mv "manifests/$file" "manifests-stopped/$file"; fi
+  [ -e "manifests-stopped/$file" ]
+done`
+	moveBack = `set -eu
+for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
+  if [ -e "manifests-stopped/$file" ]; then mv "manifests-stopped/$file" "manifests/$file"; fi
+  [ -e "manifests/$file" ]
+done
+if [ -d manifests-stopped ]; then rmdir manifests-stopped; fi`
+	// hangUp ends the API server for a minute, and puts its manifest back whatever happens to whoever asked for it: after about 140 s without it the
+	// liveness probe would make the VM again.
+	hangUp = `set -eu
+file=k8s-api-server.yaml
+back() { if [ -e "manifests-stopped/$file" ]; then mv "manifests-stopped/$file" "manifests/$file"; fi; }
+trap back EXIT
+trap 'exit 0' TERM INT
+mkdir -p manifests-stopped
+if [ -e "manifests/$file" ]; then mv "manifests/$file" "manifests-stopped/$file"; fi
+sleep 60 &
+wait $!`
+	// apiServer is what the legacy API server's static pod is labelled with.
+	apiServer = "api-server"
+	// mover is the pod that does it.
+	mover = "migration-legacy-controllers"
+	// componentLabel tells what a legacy static pod is.
+	componentLabel = "app.kubernetes.io/name"
+)
+
+// controllers are the legacy names of what is stopped, with the Leases by which one of its kind leads (Kubernetes v1.21).
+func controllers() map[string]string {
+	return map[string]string{"controller-manager": "kube-controller-manager", "scheduler": "kube-scheduler"}
+}
+
+func leaseKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}
+}
+
+// StopControllers ends the legacy controller-manager and scheduler by taking their manifests away, in a pod on the legacy master: nothing else
+// of the machine changes, and its kubelet ends them within seconds.
+func (c *ControlPlane) StopControllers(ctx context.Context) error {
+	running, err := c.legacyControllers(ctx)
+	if err != nil {
+		return err
+	}
+	if len(running) == 0 {
+		return c.removeMover(ctx)
+	}
+	return c.onMaster(ctx, moveAway)
+}
+
+// VerifyControllersStopped waits until neither runs on the legacy master, and until the new machine's do their work: whoever led before gives
+// it up only when its Lease has run out.
+func (c *ControlPlane) VerifyControllersStopped(ctx context.Context) error {
+	if err := c.poll(ctx, func(ctx context.Context) (string, error) {
+		running, err := c.legacyControllers(ctx)
+		if err != nil || len(running) == 0 {
+			return "", err
+		}
+		return strings.Join(running, " and ") + " to end", nil
+	}); err != nil {
+		return err
+	}
+	node, err := c.newNode(ctx)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		return fmt.Errorf("%w: the new machine has no Node", adopt.ErrReplaced)
+	}
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		leases, err := adopt.List(ctx, c.Workload.Client, leaseKind(), systemNamespace)
+		if err != nil {
+			return "", err
+		}
+		for _, name := range slices.Sorted(maps.Values(controllers())) {
+			// The holder is the host's name and a number (Kubernetes, cmd/kube-controller-manager/app/controllermanager.go).
+			if l := leases[name]; l == nil || !strings.HasPrefix(text(l, "spec", "holderIdentity"), node.GetName()+"_") {
+				return name + " of " + node.GetName() + " to lead", nil
+			}
+		}
+		return "", nil
+	})
+}
+
+// StartControllers puts the manifests back.
+func (c *ControlPlane) StartControllers(ctx context.Context) error {
+	running, err := c.legacyControllers(ctx)
+	if err != nil {
+		return err
+	}
+	if len(running) == len(controllers()) {
+		return c.removeMover(ctx)
+	}
+	return c.onMaster(ctx, moveBack)
+}
+
+// VerifyControllersStarted waits until both run again.
+func (c *ControlPlane) VerifyControllersStarted(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		running, err := c.legacyControllers(ctx)
+		if err != nil || len(running) == len(controllers()) {
+			return "", err
+		}
+		return "the legacy controller-manager and scheduler to run again", nil
+	})
+}
+
+// legacyControllers are the mirror pods of what is to be stopped, on the legacy master.
+func (c *ControlPlane) legacyControllers(ctx context.Context) ([]string, error) {
+	return c.mirrored(ctx, slices.Sorted(maps.Keys(controllers()))...)
+}
+
+// mirrored are the static pods of some components on the legacy master.
+func (c *ControlPlane) mirrored(ctx context.Context, components ...string) ([]string, error) {
+	pods, err := c.podsOnMaster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var running []string
+	for _, pod := range pods {
+		if _, mirror := pod.GetAnnotations()[corev1.MirrorPodAnnotationKey]; mirror && slices.Contains(components, pod.GetLabels()[componentLabel]) {
+			running = append(running, pod.GetName())
+		}
+	}
+	return running, nil
+}
+
+// hangUpTime is how long the legacy API server may take to end: its kubelet kills it after half a minute.
+const hangUpTime = 45 * time.Second
+
+// HangUp ends the legacy API server, so that its clients connect again, which leads them to the new one. Without its etcd it would not refuse them but
+// let them wait: who had asked it before, every kubelet among them, would be without an API until its own liveness probe ends it.
+func (c *ControlPlane) HangUp(ctx context.Context) error {
+	running, err := c.mirrored(ctx, apiServer)
+	if err != nil || len(running) == 0 {
+		return err
+	}
+	if _, err := c.startMover(ctx, hangUp); err != nil {
+		return err
+	}
+	deadline := c.Clock.NewTimer(hangUpTime)
+	defer deadline.Stop()
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		running, err := c.mirrored(ctx, apiServer)
+		select {
+		case <-deadline.C():
+			c.tell("the legacy API server has not ended in %s; its clients will notice", hangUpTime)
+			return "", nil
+		default:
+		}
+		switch {
+		case err == nil && len(running) == 0:
+			return "", nil
+		case err != nil && !kube.Transient(err):
+			return "", err
+		}
+		return "the legacy API server to end", nil // What went through it fails once: that is how its clients notice.
+	})
+}
+
+// podsOnMaster are the pods of the legacy master's Node, by namespace and name.
+func (c *ControlPlane) podsOnMaster(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	master, err := c.master()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := adopt.List(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace)
+	if err != nil {
+		return nil, err
+	}
+	var out []*unstructured.Unstructured
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		if text(pods[name], "spec", "nodeName") == master.Pod.Object.Name {
+			out = append(out, pods[name])
+		}
+	}
+	return out, nil
+}
+
+// startMover runs a script in /etc/kubernetes of the legacy master, in a pod that is bound to it. One that an earlier run left is removed first: it
+// may have had another script.
+func (c *ControlPlane) startMover(ctx context.Context, script string) (*unstructured.Unstructured, error) {
+	if err := c.removeMover(ctx); err != nil {
+		return nil, err
+	}
+	wanted, err := c.moverPod(ctx, script)
+	if err != nil {
+		return nil, err
+	}
+	return c.Workload.Writer.Create(ctx, wanted)
+}
+
+// removeMover removes that pod, and waits until what ran in it has ended. Cluster API's drain would find it otherwise, and look again only after 20 s.
+func (c *ControlPlane) removeMover(ctx context.Context) error {
+	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
+	if err != nil || left == nil {
+		return err
+	}
+	return c.removed(ctx, c.Workload, left)
+}
+
+// onMaster runs a script to its end, and removes the pod.
+func (c *ControlPlane) onMaster(ctx context.Context, script string) error {
+	pod, err := c.startMover(ctx, script)
+	if err != nil {
+		return err
+	}
+	failed := ""
+	scope := kube.Scope{GroupVersionKind: coreKind("Pod"), Namespace: systemNamespace}
+	err = c.Await(ctx, c.Workload, scope, func(byName map[string]*unstructured.Unstructured) string {
+		now := byName[mover]
+		if now == nil {
+			failed = "it is gone"
+			return ""
+		}
+		switch corev1.PodPhase(text(now, "status", "phase")) {
+		case corev1.PodSucceeded:
+			return ""
+		case corev1.PodFailed:
+			failed = "it failed: " + lastWords(now)
+			return ""
+		case corev1.PodPending, corev1.PodRunning, corev1.PodUnknown:
+		}
+		return strings.TrimSuffix("pod "+systemNamespace+"/"+mover+" on the legacy master to end: "+lastWords(now), ": ")
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.removed(ctx, c.Workload, pod); err != nil {
+		return err
+	}
+	if failed != "" {
+		return fmt.Errorf("moving manifests in pod %s/%s on the legacy master: %s", systemNamespace, mover, failed)
+	}
+	return nil
+}
+
+// lastWords are what a pod's container or kubelet said.
+func lastWords(pod *unstructured.Unstructured) string {
+	statuses, _, err := unstructured.NestedSlice(pod.Object, "status", "containerStatuses")
+	if err == nil && len(statuses) > 0 {
+		if status, ok := statuses[0].(map[string]any); ok {
+			for _, state := range []string{"terminated", "waiting"} {
+				reason, _, reasonErr := unstructured.NestedString(status, "state", state, "reason")
+				message, _, messageErr := unstructured.NestedString(status, "state", state, "message")
+				if reasonErr == nil && messageErr == nil && reason+message != "" {
+					return strings.TrimSuffix(strings.TrimSpace(reason+": "+message), ":")
+				}
+			}
+		}
+	}
+	return text(pod, "status", "message")
+}
+
+// shells are parts of the names of images that have a shell, and that every legacy master has pulled (kube-proxy is a DaemonSet there, and
+// built on Debian; calico's node image brings one as well). An image from elsewhere could not be pulled at night.
+func shells() []string { return []string{"/kube-proxy:", "/node:", "/hyperkube:"} }
+
+// moverPod is a pod that needs no scheduler, no pod network and no registry.
+func (c *ControlPlane) moverPod(ctx context.Context, script string) (*unstructured.Unstructured, error) {
+	master, err := c.master()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.podsOnMaster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	image := shellImage(pods)
+	if image == "" {
+		return nil, fmt.Errorf("looking for an image with a shell on the legacy master %s: no pod of kube-system there uses one of %s; "+
+			"move k8s-controller-manager.yaml and k8s-scheduler.yaml out of %s/manifests by hand, then run again",
+			master.Pod.Object.Name, strings.Join(shells(), ", "), manifestsFolder)
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"nodeName": master.Pod.Object.Name, "hostNetwork": true, "restartPolicy": string(corev1.RestartPolicyNever), "priorityClassName": "system-node-critical",
+		"automountServiceAccountToken": false, "enableServiceLinks": false,
+		"tolerations": []any{map[string]any{"operator": string(corev1.TolerationOpExists)}},
+		"volumes":     []any{map[string]any{"name": "kubernetes", "hostPath": map[string]any{"path": manifestsFolder, "type": string(corev1.HostPathDirectory)}}},
+		"containers": []any{map[string]any{
+			"name": "move", "image": image, "imagePullPolicy": string(corev1.PullIfNotPresent),
+			"command": []any{"/bin/sh", "-c", script}, "workingDir": "/host",
+			"terminationMessagePolicy": string(corev1.TerminationMessageFallbackToLogsOnError),
+			"volumeMounts":             []any{map[string]any{"name": "kubernetes", "mountPath": "/host"}},
+			"securityContext":          map[string]any{"runAsUser": int64(0)},
+		}},
+	}}}
+	o.SetGroupVersionKind(coreKind("Pod"))
+	o.SetNamespace(systemNamespace)
+	o.SetName(mover)
+	o.SetLabels(map[string]string{translate.LabelCluster: c.Picture.ID})
+	return o, nil
+}
+
+// shellImage is the first image on the machine that has a shell; empty when none is known to.
+func shellImage(pods []*unstructured.Unstructured) string {
+	for _, part := range shells() {
+		for _, pod := range pods {
+			containers, _, err := unstructured.NestedSlice(pod.Object, "spec", "containers")
+			if err != nil {
+				continue
+			}
+			for _, one := range containers {
+				container, ok := one.(map[string]any)
+				if !ok {
+					continue
+				}
+				if image, _ := container["image"].(string); strings.Contains(image, part) {
+					return image
+				}
+			}
+		}
+	}
+	return ""
+}
