@@ -318,21 +318,9 @@ func (c *Cluster) seed(ctx context.Context) error {
 }
 
 // waitQuiet returns when the management cluster's controllers have nothing more
-// to do for the cluster: claims have found their volumes, and Deployments count
-// their pods as available.
+// to do for the cluster: Deployments count their pods as available.
 func (c *Cluster) waitQuiet(ctx context.Context) error {
 	api := c.world.Management.Client()
-	// A claim is Lost for as long as its controller has not heard of the volume.
-	err := until(ctx, "no claim of "+c.ID+" is lost", seedLimit, func() (bool, error) {
-		var claims corev1.PersistentVolumeClaimList
-		if err := c.world.Client.List(ctx, &claims, client.InNamespace(c.ID)); err != nil {
-			return false, err
-		}
-		return !slices.ContainsFunc(claims.Items, func(p corev1.PersistentVolumeClaim) bool { return p.Status.Phase == corev1.ClaimLost }), nil
-	})
-	if err != nil {
-		return err
-	}
 	return until(ctx, "the Deployments of "+c.ID+" are available", seedLimit, func() (bool, error) {
 		list := &unstructured.UnstructuredList{}
 		list.SetAPIVersion("apps/v1")

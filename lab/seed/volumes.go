@@ -34,14 +34,14 @@ func (l *loader) rewriteClaim(o *unstructured.Unstructured) error {
 }
 
 // loadVolume loads a volume next to a controller manager and waits until that
-// has seen it. The claim reference is left out: the controller calls a claim
-// misbound, and lost, whose volume names another uid or none, but it binds the
-// pair itself when the claim names a volume that names nobody. The wait is
-// needed because a bound claim of an unknown volume is lost, too.
+// has seen it. It stays reserved for its claim, by name: without the reference
+// any claim that waits could take it, and the one it belongs to would be lost for good.
 func (l *loader) loadVolume(ctx context.Context, o *unstructured.Unstructured) error {
 	fresh := strip(o)
 	unstructured.RemoveNestedField(fresh.Object, "status")
-	unstructured.RemoveNestedField(fresh.Object, "spec", "claimRef")
+	for _, field := range []string{"uid", "resourceVersion"} {
+		unstructured.RemoveNestedField(fresh.Object, "spec", "claimRef", field)
+	}
 	if _, err := l.create(ctx, o, fresh); err != nil {
 		return fmt.Errorf("loading %s: %w", manifest.Describe(o), err)
 	}
@@ -50,11 +50,23 @@ func (l *loader) loadVolume(ctx context.Context, o *unstructured.Unstructured) e
 	})
 }
 
+// bindCompleted marks a claim that its controller has bound (Kubernetes,
+// staging/src/k8s.io/component-helpers/storage/volume/pv_helpers.go).
+const bindCompleted = "pv.kubernetes.io/bind-completed"
+
 // loadClaim loads a claim next to a controller manager and waits until it is
-// bound, if it was.
+// bound, if it was. Without the mark the controller binds it to the volume that
+// it names, as soon as it knows of it; with it, it would be lost until then.
 func (l *loader) loadClaim(ctx context.Context, o *unstructured.Unstructured) error {
 	fresh := strip(o)
 	unstructured.RemoveNestedField(fresh.Object, "status")
+	known, err := l.knowsVolume(ctx, o)
+	if err != nil {
+		return err
+	}
+	if known {
+		unstructured.RemoveNestedField(fresh.Object, "metadata", "annotations", bindCompleted)
+	}
 	if _, err := l.create(ctx, o, fresh); err != nil {
 		return fmt.Errorf("loading %s: %w", manifest.Describe(o), err)
 	}
@@ -62,8 +74,23 @@ func (l *loader) loadClaim(ctx context.Context, o *unstructured.Unstructured) er
 	if err != nil || was != "Bound" {
 		return err
 	}
-	// Lost ends the wait as well: its volume may be missing from the export.
-	return l.waitPhase(ctx, fresh, "is bound", func(phase string) bool { return phase == "Bound" || phase == "Lost" })
+	// A claim whose volume is missing from the export is lost, as it would be anywhere.
+	return l.waitPhase(ctx, fresh, "is bound", func(phase string) bool { return phase == "Bound" || !known && phase == "Lost" })
+}
+
+// knowsVolume says whether the volume is there that a claim names.
+func (l *loader) knowsVolume(ctx context.Context, claim *unstructured.Unstructured) (bool, error) {
+	name, found, err := unstructured.NestedString(claim.Object, "spec", "volumeName")
+	if err != nil || !found || name == "" {
+		return false, err
+	}
+	volume := &unstructured.Unstructured{}
+	volume.SetAPIVersion("v1")
+	volume.SetKind("PersistentVolume")
+	if err := l.client.Get(ctx, client.ObjectKey{Name: name}, volume); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return true, nil
 }
 
 func (l *loader) waitPhase(ctx context.Context, o *unstructured.Unstructured, what string, done func(phase string) bool) error {
