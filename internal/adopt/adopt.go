@@ -3,6 +3,7 @@ package adopt
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -47,8 +48,14 @@ type Adopter struct {
 	Clock  clock.WithTicker
 	// Tell hears what a person who watches should know, in short sentences; nil tells nobody.
 	Tell func(format string, args ...any)
+	// Retired names the pods of machines that are replaced by now, which nobody has to silence or miss; nil for none.
+	Retired func() []string
 	// Patience is how long one wait for controllers may take.
 	Patience time.Duration
+}
+
+func (a *Adopter) isRetired(pod string) bool {
+	return a.Retired != nil && slices.Contains(a.Retired(), pod)
 }
 
 func (a *Adopter) tell(format string, args ...any) {

@@ -76,6 +76,9 @@ controllers are stopped and the legacy master is drained. Until there migrate ro
 of the two machines stops writes, so do not rest there. --approve point-of-no-return lets it go on: the legacy member leaves etcd, the legacy
 master's VM goes, and the KubeadmControlPlane is unpaused once nothing would come of it. There is no way back from that but the saved etcd.
 
+With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
+DaemonSets, the old one is drained and deleted. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
+
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
 
@@ -85,6 +88,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --until control-plane --approve point-of-no-return
+  migrate run al9qy --until workers
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
@@ -349,6 +353,8 @@ func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error
 	switch {
 	case o.back:
 		what = "takes the migration back; nothing is restarted"
+	case o.until == plan.PhaseWorkers:
+		what = "replaces every machine of the cluster, and moves every pod on them; past its point of no return only the saved etcd leads back"
 	case slices.Contains(o.approve, migrate.GateNoReturn):
 		what = "replaces the control plane and removes the legacy master for good; past its point of no return only the saved etcd leads back"
 	case o.until == plan.PhaseControlPlane:
@@ -425,15 +431,15 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		},
 		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk,
 	}
-	work.ControlPlane, work.NoControlPlane = s.controlPlane(o, u, work.Adopter, config, told)
+	work.Roller, work.NoRoller = s.controlPlane(o, u, work.Adopter, config, told)
 	return &migrate.Engine{
-		Graph: migrate.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Graph: migrate.Graph(migrate.Workers(u.found.cluster)...), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
 }
 
 // controlPlane puts together what moves the control plane. Phases before it do without etcd, so what is missing is told when its turn comes.
-func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adopter, config *rest.Config, told kube.WriterOptions) (*roll.ControlPlane, error) {
+func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adopter, config *rest.Config, told kube.WriterOptions) (*roll.Roller, error) {
 	credentials, err := etcdCredentials(u.found.cluster)
 	if err != nil {
 		return nil, err
@@ -453,7 +459,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 		return nil, err
 	}
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
-	return &roll.ControlPlane{
+	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
 		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },
@@ -588,7 +594,7 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 	case o.until != "":
 		again += " --until " + o.until
 	}
-	if o.until == plan.PhaseControlPlane {
+	if o.until == plan.PhaseControlPlane || o.until == plan.PhaseWorkers {
 		back += " --to " + plan.PhaseAdopt
 	}
 	if result.Final {

@@ -204,20 +204,25 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 		fmt.Fprintf(&text, "proof: %s\n", m.Status.Proof)
 	}
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, phase := range migrate.Describe(migrate.Graph(), m) {
+	graph := migrate.Graph(migrate.RecordedWorkers(m)...)
+	for _, phase := range migrate.Describe(graph, m) {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t\t%s\n", phase.Name, phaseState(phase), phase.Title)
 		for _, step := range phase.Steps {
 			_, _ = fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", step.ID, step.State, step.Took, oneLine(first(step.Message, step.Title)))
 		}
 	}
 	_ = table.Flush() // a strings.Builder takes everything
+	back := "   take back with: migrate rollback " + m.Spec.ClusterID
+	if migrate.Final(graph, m) {
+		back = "   the point of no return is passed"
+	}
 	switch m.Status.State {
 	case migrationv1alpha1.StatePaused:
-		fmt.Fprintf(&text, "go on with: migrate resume %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
+		fmt.Fprintf(&text, "go on with: migrate resume %s%s\n", m.Spec.ClusterID, back)
 	case migrationv1alpha1.StateFailed, migrationv1alpha1.StateStopped:
-		fmt.Fprintf(&text, "go on with: migrate run %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
+		fmt.Fprintf(&text, "go on with: migrate run %s%s\n", m.Spec.ClusterID, back)
 	case migrationv1alpha1.StateReached:
-		fmt.Fprintf(&text, "check again any time with: migrate proof %s   take back with: migrate rollback %s\n", m.Spec.ClusterID, m.Spec.ClusterID)
+		fmt.Fprintf(&text, "check again any time with: migrate proof %s%s\n", m.Spec.ClusterID, back)
 	case migrationv1alpha1.StateRunning, migrationv1alpha1.StateRollingBack, migrationv1alpha1.StateRolledBack:
 	}
 	_, err := io.WriteString(w, text.String())

@@ -56,8 +56,10 @@ const (
 	Worker Role = "worker"
 )
 
-// RoleOf is the part that the machine of a pod or Deployment plays.
-func RoleOf(o metav1.Object) Role { return Role(o.GetLabels()[labelApp]) }
+// PartOf is the part that the machine of a pod or Deployment plays, and the id of its node.
+func PartOf(o metav1.Object) (role Role, node string) {
+	return Role(o.GetLabels()[labelApp]), o.GetLabels()[labelNodeID]
+}
 
 // Cluster is the typed picture of one legacy cluster. Pointers are nil when the object does not exist or could not be read;
 // what is wrong with the input is in Problems, and the rest of the picture is as complete as possible.

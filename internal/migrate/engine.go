@@ -106,10 +106,11 @@ func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, e
 func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.State, steps func(context.Context) Result) (result Result, err error) {
 	e.opts, e.began = opts, e.Clock.Now()
 	e.Log.Run = opts.Run
-	if e.Work.ControlPlane != nil {
-		e.Work.ControlPlane.Note, e.Work.ControlPlane.Electing = e.note, e.electing
+	if e.Work.Roller != nil {
+		e.Work.Roller.Note, e.Work.Roller.Electing = e.note, e.electing
 	}
 	e.Work.DoneAt = e.Journal.doneAt
+	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
 	e.Work.Course = func() proof.Course { return CourseOf(e.Journal.Object, e.Work.Adopter.Record) }
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
 		return Result{}, err
@@ -131,7 +132,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 		return Result{}, err
 	}
 	result = steps(ctx)
-	result.Final = e.final()
+	result.Final = Final(e.Graph, e.Journal.Object)
 	if err := e.close(ctx, result); err != nil {
 		// How the steps ended matters more than that it could not be noted; what was done is looked at again by the next run.
 		result.Message += "; the journal could not be written: " + err.Error()
@@ -292,10 +293,7 @@ func (e *Engine) closed(phase Phase, step Step) *Result {
 func (e *Engine) begun(phase Phase) bool { return slices.ContainsFunc(phase.Steps, e.tried) }
 
 // tried tells that a step was begun and not taken back.
-func (e *Engine) tried(s Step) bool {
-	state := e.Journal.stateOf(s.ID)
-	return state != "" && state != migrationv1alpha1.StepUndone
-}
+func (e *Engine) tried(s Step) bool { return e.Journal.tried(s.ID) }
 
 // DefaultUntil is where a run ends that was not told otherwise: adopted and unchanged, a cluster may wait for its maintenance window.
 const DefaultUntil = plan.PhaseAdopt
@@ -360,11 +358,12 @@ func (e *Engine) mayReturn(ctx context.Context, keep string) error {
 	return nil
 }
 
-// final tells that something was done that cannot be taken back, as far as it is known without looking.
-func (e *Engine) final() bool {
-	for _, phase := range e.Graph {
+// Final tells that something was done that cannot be taken back, as far as it is known without looking.
+func Final(graph []Phase, object *migrationv1alpha1.ClusterMigration) bool {
+	j := &Journal{Object: object}
+	for _, phase := range graph {
 		for _, step := range phase.Steps {
-			if step.Irreversible && e.tried(step) && (step.Crossed == nil || e.Journal.stateOf(step.ID) == migrationv1alpha1.StepDone) {
+			if step.Irreversible && j.tried(step.ID) && (step.Crossed == nil || j.stateOf(step.ID) == migrationv1alpha1.StepDone) {
 				return true
 			}
 		}

@@ -88,7 +88,7 @@ func TestNothingIsTakenBackBehindThePointOfNoReturn(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, c.want, name)
 		}
-		assert.Equal(t, c.final, e.final(), name)
+		assert.Equal(t, c.final, Final(e.Graph, e.Journal.Object), name)
 	}
 }
 

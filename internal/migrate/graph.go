@@ -2,9 +2,11 @@ package migrate
 
 import (
 	"context"
+	"strings"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
@@ -52,9 +54,9 @@ type Phase struct {
 // GateNoReturn is what has to be approved before the first step that cannot be taken back.
 const GateNoReturn = "point-of-no-return"
 
-// Graph is the migration, from its first write to a control plane that is Cluster API's own (design section 5, phases 1 to 4). It is run from top to
-// bottom, and taken back from bottom to top, as long as no irreversible step has changed anything.
-func Graph() []Phase {
+// Graph is the migration, from its first write to a cluster whose machines are all Cluster API's own (design section 5, phases 1 to 5), with a step for each of
+// the workers. It is run from top to bottom, and taken back from bottom to top, as long as no irreversible step has changed anything.
+func Graph(workers ...string) []Phase {
 	return []Phase{
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
 			{
@@ -143,130 +145,175 @@ func Graph() []Phase {
 			{
 				ID: "control-plane/well", Title: "see that etcd is one member, and that it is well",
 				Why:    "what is not well with one member gets worse with two",
-				Before: stillFenced, Act: rolling((*roll.ControlPlane).Well),
+				Before: stillFenced, Act: rolling((*roll.Roller).Well),
 			},
 			{
 				ID: "control-plane/snapshot", Title: "save etcd, and open what was saved",
 				Why: "it is what is left if both members are lost",
-				Act: rolling((*roll.ControlPlane).SaveEtcd),
+				Act: rolling((*roll.Roller).SaveEtcd),
 			},
 			{
 				ID: "control-plane/api-services", Title: "keep a copy of the workload cluster's APIServices",
 				Why: "the newer API server deletes those it does not serve, and the older one does not make them again",
-				Act: rolling((*roll.ControlPlane).SaveAPIServices), Verify: rolling((*roll.ControlPlane).VerifyAPIServicesSaved),
-				Undo: rolling((*roll.ControlPlane).RestoreAPIServices),
+				Act: rolling((*roll.Roller).SaveAPIServices), Verify: rolling((*roll.Roller).VerifyAPIServicesSaved),
+				Undo: rolling((*roll.Roller).RestoreAPIServices),
 			},
 			{
 				ID: "control-plane/admission", Title: "admit the static pods of a new Node, where PodSecurityPolicy decides",
 				Why: "Cluster API would not see them otherwise, and take the control plane for broken",
-				Act: rolling((*roll.ControlPlane).Admit), Undo: rolling((*roll.ControlPlane).Unadmit),
+				Act: rolling((*roll.Roller).Admit), Undo: rolling((*roll.Roller).Unadmit),
 			},
 			{
 				ID: "control-plane/attach", Title: "let a KubeadmControlPlane make one Machine, held, and pause it",
 				Why:    "unpaused it would remove the legacy member from etcd as soon as its own machine has a Node",
-				Before: stillFenced, Act: rolling((*roll.ControlPlane).Attach), Verify: rolling((*roll.ControlPlane).VerifyAttached),
-				Undo:       inTurn((*roll.ControlPlane).Detach, (*roll.ControlPlane).Part, (*roll.ControlPlane).Clean),
-				VerifyUndo: inTurn((*roll.ControlPlane).VerifyDetached, (*roll.ControlPlane).VerifyParted),
+				Before: stillFenced, Act: rolling((*roll.Roller).Attach), Verify: rolling((*roll.Roller).VerifyAttached),
+				Undo:       inTurn((*roll.Roller).Detach, (*roll.Roller).Part, (*roll.Roller).Clean),
+				VerifyUndo: inTurn((*roll.Roller).VerifyDetached, (*roll.Roller).VerifyParted),
 			},
 			{
 				ID: "control-plane/boot", Title: "look into the machine's bootstrap data, and let its VM start",
 				Why: "a machine that joins instead of initializing would fail, or worse",
-				Act: rolling((*roll.ControlPlane).Boot), Verify: rolling((*roll.ControlPlane).VerifyBooted),
-				Undo: rolling((*roll.ControlPlane).Part),
+				Act: rolling((*roll.Roller).Boot), Verify: rolling((*roll.Roller).VerifyBooted),
+				Undo: rolling((*roll.Roller).Part),
 			},
 			{
 				ID: "control-plane/join", Title: "wait until the machine's etcd follows as a learner",
 				Why: "a learner has no vote: nothing waits for it while it catches up",
-				Act: rolling((*roll.ControlPlane).Join),
+				Act: rolling((*roll.Roller).Join),
 			},
 			{
 				ID: stepPromote, Title: "give the learner its vote",
 				Why:    "only now may the machine's API server start; from here on etcd needs both members for a write",
-				Before: stillFenced, Act: rolling((*roll.ControlPlane).Promote), Verify: rolling((*roll.ControlPlane).VerifyPromoted),
-				Undo: rolling((*roll.ControlPlane).Part), VerifyUndo: rolling((*roll.ControlPlane).VerifyParted),
+				Before: stillFenced, Act: rolling((*roll.Roller).Promote), Verify: rolling((*roll.Roller).VerifyPromoted),
+				Undo: rolling((*roll.Roller).Part), VerifyUndo: rolling((*roll.Roller).VerifyParted),
 			},
 			{
 				ID: "control-plane/server", Title: "compare the new API server with the old one, before anybody else asks it",
 				Why: "a server that cannot read what is there must not answer under the cluster's name",
-				Act: rolling((*roll.ControlPlane).AwaitServer), Verify: rolling((*roll.ControlPlane).VerifyServer),
+				Act: rolling((*roll.Roller).AwaitServer), Verify: rolling((*roll.Roller).VerifyServer),
 			},
 			{
 				ID: "control-plane/serve", Title: "let both API servers answer under the old name",
 				Why:       "the legacy master can go only when somebody else answers",
 				Condition: migrationv1alpha1.ControlPlaneJoinedCondition,
-				Before:    stillFenced, Act: rolling((*roll.ControlPlane).Serve), Verify: rolling((*roll.ControlPlane).VerifyServing),
-				Undo: rolling((*roll.ControlPlane).Unserve), VerifyUndo: rolling((*roll.ControlPlane).VerifyUnserved),
+				Before:    stillFenced, Act: rolling((*roll.Roller).Serve), Verify: rolling((*roll.Roller).VerifyServing),
+				Undo: rolling((*roll.Roller).Unserve), VerifyUndo: rolling((*roll.Roller).VerifyUnserved),
 			},
 			{
 				ID: "control-plane/controllers", Title: "stop the legacy controller-manager and scheduler, so that the new ones lead",
 				Why:    "only the new ones sign certificates, and two that lead in turn would judge by different rules; the rest of the legacy master goes on",
-				Before: stillFenced, Act: rolling((*roll.ControlPlane).StopControllers), Verify: rolling((*roll.ControlPlane).VerifyControllersStopped),
-				Undo: rolling((*roll.ControlPlane).StartControllers), VerifyUndo: rolling((*roll.ControlPlane).VerifyControllersStarted),
+				Before: stillFenced, Act: rolling((*roll.Roller).StopControllers), Verify: rolling((*roll.Roller).VerifyControllersStopped),
+				Undo: rolling((*roll.Roller).StartControllers), VerifyUndo: rolling((*roll.Roller).VerifyControllersStarted),
 			},
 			{
 				ID: "control-plane/lead", Title: "move the leadership of etcd to the new member",
 				Why:    "a leader that leaves interrupts writes until another one is elected",
-				Before: stillFenced, Act: rolling((*roll.ControlPlane).Lead), Undo: rolling((*roll.ControlPlane).Unlead),
+				Before: stillFenced, Act: rolling((*roll.Roller).Lead), Undo: rolling((*roll.Roller).Unlead),
 			},
 			{
 				ID: "control-plane/unlist", Title: "let the old name lead to the new API server alone",
 				Why:    "the legacy API server fails as soon as its etcd is gone",
-				Before: stillFenced, Act: rolling((*roll.ControlPlane).Unlist), Verify: rolling((*roll.ControlPlane).VerifyUnlisted),
-				Undo: rolling((*roll.ControlPlane).Relist), VerifyUndo: rolling((*roll.ControlPlane).VerifyRelisted),
+				Before: stillFenced, Act: rolling((*roll.Roller).Unlist), Verify: rolling((*roll.Roller).VerifyUnlisted),
+				Undo: rolling((*roll.Roller).Relist), VerifyUndo: rolling((*roll.Roller).VerifyRelisted),
 			},
 			{
 				ID: "control-plane/drain", Title: "drain the legacy master",
 				Why:        "a drain may take long or be refused; afterwards the machine has two minutes to go, and there is no way back",
 				Disruptive: true,
-				Before:     stillFenced, Act: rolling((*roll.ControlPlane).DrainMaster), Undo: rolling((*roll.ControlPlane).Uncordon),
+				Before:     stillFenced, Act: rolling((*roll.Roller).DrainMaster), Undo: rolling((*roll.Roller).Uncordon),
 			},
 			{
 				ID: stepLeave, Title: "take the legacy member out of etcd",
 				Why:  "from here on there is one control plane, and no way back but the saved etcd",
 				Gate: GateNoReturn, Irreversible: true, Crossed: crossed,
-				Before: stillFenced, Act: leaveEtcd, Verify: rolling((*roll.ControlPlane).VerifyAlone),
+				Before: stillFenced, Act: leaveEtcd, Verify: rolling((*roll.Roller).VerifyAlone),
 			},
 			{
 				ID: stepRetire, Title: "delete the legacy master's Machine, and with it its VM",
 				Why:          "without etcd its API server fails, and its liveness probe would make the VM again",
 				Irreversible: true,
-				Act:          rolling((*roll.ControlPlane).RetireMaster), Verify: rolling((*roll.ControlPlane).VerifyRetired),
+				Act:          rolling((*roll.Roller).RetireMaster), Verify: rolling((*roll.Roller).VerifyRetired),
 			},
 			{
 				ID: "control-plane/recognize", Title: "let the new Machine find its Node",
 				Why:          "a KubeadmControlPlane removes members of etcd that belong to no Node of its Machines",
 				Irreversible: true,
-				Act:          rolling((*roll.ControlPlane).Recognize), Verify: rolling((*roll.ControlPlane).VerifyRecognized),
+				Act:          rolling((*roll.Roller).Recognize), Verify: rolling((*roll.Roller).VerifyRecognized),
 			},
 			{
 				ID: "control-plane/hand-over", Title: "unpause the KubeadmControlPlane, once the forecast is calm",
 				Why:          "it must find everything as it wants it, or it would begin to change it",
 				Irreversible: true,
-				Before:       rolling((*roll.ControlPlane).Calm), Act: rolling((*roll.ControlPlane).HandOver), Verify: rolling((*roll.ControlPlane).VerifyHandedOver),
+				Before:       rolling((*roll.Roller).Calm), Act: rolling((*roll.Roller).HandOver), Verify: rolling((*roll.Roller).VerifyHandedOver),
 			},
 			{
 				ID: "control-plane/refer", Title: "tell the Cluster about its KubeadmControlPlane",
 				Why:          "the reference can never be removed, and workers are scaled only when it is there",
 				Irreversible: true,
 				Condition:    migrationv1alpha1.ControlPlaneReplacedCondition,
-				Act:          rolling((*roll.ControlPlane).Refer), Verify: rolling((*roll.ControlPlane).VerifyReferred),
+				Act:          rolling((*roll.Roller).Refer), Verify: rolling((*roll.Roller).VerifyReferred),
 			},
 		}},
+		{Name: plan.PhaseWorkers, Title: "Replace the workers, one after the other", Steps: append(replacements(workers), Step{
+			ID: stepSettled, Title: "ask once more what Cluster API would do",
+			Why:          "what is left to Cluster API has to be as it wants it",
+			Irreversible: true,
+			Condition:    migrationv1alpha1.WorkersReplacedCondition,
+			Act:          rolling((*roll.Roller).Calm),
+		})},
 	}
 }
 
-// rolling makes a step's function of a method of what moves the control plane.
-func rolling(method func(*roll.ControlPlane, context.Context) error) func(context.Context, *Work) error {
-	return func(ctx context.Context, w *Work) error {
-		if w.ControlPlane == nil {
-			return w.NoControlPlane
+// replacements are the steps that replace the workers. Between two of them a run can be paused, with nothing half done.
+func replacements(workers []string) []Step {
+	steps := make([]Step, 0, len(workers)+1)
+	for _, id := range workers {
+		steps = append(steps, Step{
+			ID: plan.PhaseWorkers + "/" + id, Title: "replace worker " + id,
+			Why:        "one node at a time: the next one begins when this one is done",
+			Disruptive: true, Irreversible: true,
+			Before: adopting((*adopt.Adopter).VerifyFence),
+			Act:    rolling(func(c *roll.Roller, ctx context.Context) error { return c.ReplaceWorker(ctx, id) }),
+			Verify: rolling(func(c *roll.Roller, ctx context.Context) error { return c.VerifyWorkerReplaced(ctx, id) }),
+		})
+	}
+	return steps
+}
+
+// RecordedWorkers are the ids of those workers whose turn has come, by the record of a migration.
+func RecordedWorkers(object *migrationv1alpha1.ClusterMigration) []string {
+	var ids []string
+	for i := range object.Status.Steps {
+		if id, found := strings.CutPrefix(object.Status.Steps[i].ID, plan.PhaseWorkers+"/"); found && object.Status.Steps[i].ID != stepSettled {
+			ids = append(ids, id)
 		}
-		return method(w.ControlPlane, ctx)
+	}
+	return ids
+}
+
+// Workers are the ids of the workers that a migration replaces, in its order.
+func Workers(cluster *legacy.Cluster) []string {
+	var ids []string
+	for _, w := range cluster.Workers() {
+		if w.Pod != nil {
+			ids = append(ids, w.ID)
+		}
+	}
+	return ids
+}
+
+// rolling makes a step's function of a method of what moves the control plane.
+func rolling(method func(*roll.Roller, context.Context) error) func(context.Context, *Work) error {
+	return func(ctx context.Context, w *Work) error {
+		if w.Roller == nil {
+			return w.NoRoller
+		}
+		return method(w.Roller, ctx)
 	}
 }
 
 // inTurn does one after the other.
-func inTurn(methods ...func(*roll.ControlPlane, context.Context) error) func(context.Context, *Work) error {
+func inTurn(methods ...func(*roll.Roller, context.Context) error) func(context.Context, *Work) error {
 	return func(ctx context.Context, w *Work) error {
 		for _, method := range methods {
 			if err := rolling(method)(ctx, w); err != nil {

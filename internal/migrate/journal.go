@@ -90,6 +90,12 @@ func (j *Journal) stateOf(id string) migrationv1alpha1.StepState {
 	return ""
 }
 
+// tried tells that a step was begun and not taken back.
+func (j *Journal) tried(id string) bool {
+	state := j.stateOf(id)
+	return state != "" && state != migrationv1alpha1.StepUndone
+}
+
 // doneAt is when a step was done; zero when it was not.
 func (j *Journal) doneAt(id string) time.Time {
 	for i := range j.Object.Status.Steps {
@@ -102,12 +108,16 @@ func (j *Journal) doneAt(id string) time.Time {
 
 // Retired are the names of the pods of legacy machines that the migration has replaced, or is just replacing.
 func Retired(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) []string {
-	if record == nil || !anyStep(object, func(id string) bool { return id == stepRetire }) {
+	if record == nil {
 		return nil
 	}
 	var names []string
 	for _, pod := range record.Originals("Pod") {
-		if legacy.RoleOf(pod) == legacy.Master {
+		step := stepRetire
+		if role, id := legacy.PartOf(pod); role == legacy.Worker {
+			step = plan.PhaseWorkers + "/" + id
+		}
+		if anyStep(object, func(id string) bool { return id == step }) {
 			names = append(names, pod.GetName())
 		}
 	}

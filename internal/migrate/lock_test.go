@@ -164,16 +164,16 @@ func TestADeletedLockIsLost(t *testing.T) {
 
 func TestTheGraphIsWellFormed(t *testing.T) {
 	seen, conditions, final := map[string]bool{}, map[string]bool{}, false
-	for _, phase := range Graph() {
+	for _, phase := range Graph("ab1cd", "ef2gh") {
 		require.NotEmpty(t, phase.Steps, phase.Name)
 		for _, s := range phase.Steps {
 			assert.False(t, seen[s.ID], "%s is there twice", s.ID)
 			seen[s.ID] = true
-			assert.Regexp(t, "^"+phase.Name+"/[a-z-]+$", s.ID)
+			assert.Regexp(t, "^"+phase.Name+"/[a-z0-9-]+$", s.ID)
 			assert.NotEmpty(t, s.Title, s.ID)
 			assert.NotEmpty(t, s.Why, s.ID)
 			assert.NotNil(t, s.Act, s.ID)
-			assert.Equal(t, s.ID == "control-plane/drain", s.Disruptive, "%s: only the drain moves workloads", s.ID)
+			assert.Equal(t, s.ID == "control-plane/drain" || s.ID == "workers/ab1cd" || s.ID == "workers/ef2gh", s.Disruptive, "%s: only drains move workloads", s.ID)
 			assert.False(t, final && !s.Irreversible, "%s: nothing can be taken back behind the point of no return", s.ID)
 			assert.Equal(t, s.Irreversible && !final, s.Gate == GateNoReturn, "%s: the first step that cannot be taken back is the one that is approved", s.ID)
 			assert.False(t, s.Irreversible && s.Undo != nil, s.ID)
@@ -185,6 +185,6 @@ func TestTheGraphIsWellFormed(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane"}, PhaseNames())
+	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane", "workers"}, PhaseNames())
 	assert.Equal(t, []string{"control-plane", "point-of-no-return"}, Gates())
 }

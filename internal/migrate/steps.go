@@ -25,9 +25,9 @@ import (
 type Work struct {
 	// Adopter does the work of the phases up to adopt.
 	Adopter *adopt.Adopter
-	// ControlPlane does the work of the phase of that name; when it is nil, NoControlPlane says why it cannot.
-	ControlPlane   *roll.ControlPlane
-	NoControlPlane error
+	// Roller does the work of the phases that replace machines; when it is nil, NoRoller says why it cannot.
+	Roller   *roll.Roller
+	NoRoller error
 	// Sources are where evidence comes from; they restart nothing.
 	Sources proof.Sources
 	// SettleFor is how long nobody else may write.
@@ -56,6 +56,7 @@ const (
 	stepPromote = "control-plane/promote"
 	stepLeave   = "control-plane/leave"
 	stepRetire  = "control-plane/retire"
+	stepSettled = "workers/settled"
 
 	// The steps that change nothing of the cluster.
 	stepRecord   = "fence/record"
@@ -212,15 +213,15 @@ func pauseAgain(ctx context.Context, w *Work) error {
 
 // crossed looks whether the legacy member has left etcd.
 func crossed(ctx context.Context, w *Work) (bool, error) {
-	if w.ControlPlane == nil {
-		return false, w.NoControlPlane
+	if w.Roller == nil {
+		return false, w.NoRoller
 	}
-	return w.ControlPlane.Left(ctx)
+	return w.Roller.Left(ctx)
 }
 
 // leaveEtcd sends the clients of the legacy API server to the new one, removes the legacy member, and says how long etcd needed two.
 func leaveEtcd(ctx context.Context, w *Work) error {
-	return inTurn((*roll.ControlPlane).HangUp, func(c *roll.ControlPlane, ctx context.Context) error {
+	return inTurn((*roll.Roller).HangUp, func(c *roll.Roller, ctx context.Context) error {
 		return c.RemoveLegacyMember(ctx, w.DoneAt(stepPromote))
 	})(ctx, w)
 }

@@ -30,7 +30,7 @@ type template struct {
 
 // wanted is the planned KubeadmControlPlane. It is tied to the Cluster by an owner reference alone: spec.controlPlaneRef of a Cluster can never
 // be removed again, so it comes after the point of no return (init-join-proof.md 10).
-func (c *ControlPlane) wanted(cluster *unstructured.Unstructured, t template) (*unstructured.Unstructured, error) {
+func (c *Roller) wanted(cluster *unstructured.Unstructured, t template) (*unstructured.Unstructured, error) {
 	planned := c.Result.Object(kcpKind().Kind, c.Picture.ID)
 	if planned == nil {
 		return nil, fmt.Errorf("cluster %s: the translation has no KubeadmControlPlane", c.Picture.ID)
@@ -54,7 +54,7 @@ func (c *ControlPlane) wanted(cluster *unstructured.Unstructured, t template) (*
 }
 
 // mark brings the marks of template and machine to what is wanted.
-func (c *ControlPlane) mark(ctx context.Context, t template) error {
+func (c *Roller) mark(ctx context.Context, t template) error {
 	cluster, err := c.must(ctx, clusterKind(), c.Picture.ID)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func marks(o *unstructured.Unstructured, metadata ...string) template {
 // Attach gives the Cluster its KubeadmControlPlane, lets it make its one Machine, and pauses it at once: unpaused it would remove the legacy
 // member from etcd as soon as its own machine has a Node. The machine is held, so however long the pause takes, no VM starts before somebody has
 // looked at what it would do.
-func (c *ControlPlane) Attach(ctx context.Context) error {
+func (c *Roller) Attach(ctx context.Context) error {
 	cluster, err := c.must(ctx, clusterKind(), c.Picture.ID)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (c *ControlPlane) Attach(ctx context.Context) error {
 
 // attach makes the KubeadmControlPlane. A Cluster that once had a control plane counts as initialized until somebody says otherwise, and its next
 // machine would join (init-join-proof.md 10).
-func (c *ControlPlane) attach(ctx context.Context, cluster *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (c *Roller) attach(ctx context.Context, cluster *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if err := c.forgetInitialized(ctx); err != nil {
 		return nil, err
 	}
@@ -149,14 +149,14 @@ func isPaused(o *unstructured.Unstructured) bool {
 	return paused
 }
 
-func (c *ControlPlane) pause(ctx context.Context, o *unstructured.Unstructured, paused bool) error {
+func (c *Roller) pause(ctx context.Context, o *unstructured.Unstructured, paused bool) error {
 	return c.Management.Writer.Merge(ctx, kube.TargetOf(o), map[string]any{"metadata": map[string]any{
 		"annotations": map[string]any{clusterv1.PausedAnnotation: valueIf(paused)},
 	}})
 }
 
 // awaitMachine waits until the KubeadmControlPlane has made its Machine.
-func (c *ControlPlane) awaitMachine(ctx context.Context) error {
+func (c *Roller) awaitMachine(ctx context.Context) error {
 	return c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
 		for _, m := range byName {
 			if c.isMaster(m) {
@@ -168,7 +168,7 @@ func (c *ControlPlane) awaitMachine(ctx context.Context) error {
 }
 
 // VerifyAttached waits until the controller has seen that it is paused, and counts the Machines.
-func (c *ControlPlane) VerifyAttached(ctx context.Context) error {
+func (c *Roller) VerifyAttached(ctx context.Context) error {
 	err := c.Await(ctx, c.Management, c.inTarget(kcpKind()), func(byName map[string]*unstructured.Unstructured) string {
 		live := byName[c.Picture.ID]
 		if live == nil {
@@ -194,7 +194,7 @@ const (
 )
 
 // Boot looks into the machine's bootstrap data, and only then lets the VM start.
-func (c *ControlPlane) Boot(ctx context.Context) error {
+func (c *Roller) Boot(ctx context.Context) error {
 	machine, err := c.machine(ctx)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (c *ControlPlane) Boot(ctx context.Context) error {
 
 // looksLikeInit reads what the machine would do. A machine that joins would ask the legacy API server for things that it does not give, and
 // its etcd would come without the script that makes it a learner.
-func (c *ControlPlane) looksLikeInit(ctx context.Context, name string) error {
+func (c *Roller) looksLikeInit(ctx context.Context, name string) error {
 	secret, err := c.must(ctx, coreKind("Secret"), name)
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (c *ControlPlane) looksLikeInit(ctx context.Context, name string) error {
 }
 
 // VerifyBooted waits until the VM has an address, and stops early when its bootstrap failed.
-func (c *ControlPlane) VerifyBooted(ctx context.Context) error {
+func (c *Roller) VerifyBooted(ctx context.Context) error {
 	machine, err := c.infrastructure(ctx)
 	if err != nil {
 		return err
@@ -284,7 +284,7 @@ func bootstrapFailure(kvmMachine *unstructured.Unstructured) string {
 //  2. delete the Machine, which stops the VM, and take off the hook by which the paused KubeadmControlPlane holds it,
 //  3. unpause the KubeadmControlPlane, which then has nothing left to wait for,
 //  4. remove the lock by which CAPBK let only one machine initialize, and let the Cluster forget that it was initialized.
-func (c *ControlPlane) Detach(ctx context.Context) error {
+func (c *Roller) Detach(ctx context.Context) error {
 	live, err := c.get(ctx, kcpKind(), c.Picture.ID)
 	if err != nil {
 		return err
@@ -318,7 +318,7 @@ func (c *ControlPlane) Detach(ctx context.Context) error {
 const lockSuffix = "-lock"
 
 // unlock removes CAPBK's lock, which is left when its machine goes before it is initialized.
-func (c *ControlPlane) unlock(ctx context.Context) error {
+func (c *Roller) unlock(ctx context.Context) error {
 	lock, err := c.get(ctx, coreKind("ConfigMap"), c.Picture.ID+lockSuffix)
 	if err != nil || lock == nil {
 		return err
@@ -327,7 +327,7 @@ func (c *ControlPlane) unlock(ctx context.Context) error {
 }
 
 // retire marks the paused KubeadmControlPlane as deleted.
-func (c *ControlPlane) retire(ctx context.Context, live *unstructured.Unstructured) error {
+func (c *Roller) retire(ctx context.Context, live *unstructured.Unstructured) error {
 	if !isPaused(live) {
 		live.SetResourceVersion("")
 		if err := c.pause(ctx, live, true); err != nil {
@@ -341,7 +341,7 @@ func (c *ControlPlane) retire(ctx context.Context, live *unstructured.Unstructur
 }
 
 // removeMachine deletes the Machine, and with it the VM.
-func (c *ControlPlane) removeMachine(ctx context.Context, machine *unstructured.Unstructured) error {
+func (c *Roller) removeMachine(ctx context.Context, machine *unstructured.Unstructured) error {
 	if machine.GetDeletionTimestamp() == nil {
 		if err := c.Management.Writer.Delete(ctx, kube.TargetOf(machine), metav1.DeletePropagationBackground); err != nil {
 			return err
@@ -365,7 +365,7 @@ func (c *ControlPlane) removeMachine(ctx context.Context, machine *unstructured.
 }
 
 // letGo unpauses the deleted KubeadmControlPlane, and waits until it is gone.
-func (c *ControlPlane) letGo(ctx context.Context, live *unstructured.Unstructured) error {
+func (c *Roller) letGo(ctx context.Context, live *unstructured.Unstructured) error {
 	live.SetResourceVersion("")
 	if err := client.IgnoreNotFound(c.pause(ctx, live, false)); err != nil {
 		return err
@@ -380,7 +380,7 @@ func (c *ControlPlane) letGo(ctx context.Context, live *unstructured.Unstructure
 
 // forgetInitialized takes back what a Cluster never does by itself: that it counts as initialized. Its controller writes the condition again at
 // once, as False.
-func (c *ControlPlane) forgetInitialized(ctx context.Context) error {
+func (c *Roller) forgetInitialized(ctx context.Context) error {
 	cluster, err := c.must(ctx, clusterKind(), c.Picture.ID)
 	if err != nil {
 		return err
@@ -419,7 +419,7 @@ func initialized(condition any) bool {
 }
 
 // VerifyDetached reports what is left in the management cluster.
-func (c *ControlPlane) VerifyDetached(ctx context.Context) error {
+func (c *Roller) VerifyDetached(ctx context.Context) error {
 	live, err := c.get(ctx, kcpKind(), c.Picture.ID)
 	if err != nil {
 		return err

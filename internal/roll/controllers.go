@@ -63,7 +63,7 @@ func leaseKind() schema.GroupVersionKind {
 
 // StopControllers ends the legacy controller-manager and scheduler by taking their manifests away, in a pod on the legacy master: nothing else
 // of the machine changes, and its kubelet ends them within seconds.
-func (c *ControlPlane) StopControllers(ctx context.Context) error {
+func (c *Roller) StopControllers(ctx context.Context) error {
 	running, err := c.legacyControllers(ctx)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (c *ControlPlane) StopControllers(ctx context.Context) error {
 
 // VerifyControllersStopped waits until neither runs on the legacy master, and until the new machine's do their work: whoever led before gives
 // it up only when its Lease has run out.
-func (c *ControlPlane) VerifyControllersStopped(ctx context.Context) error {
+func (c *Roller) VerifyControllersStopped(ctx context.Context) error {
 	if err := c.poll(ctx, func(ctx context.Context) (string, error) {
 		running, err := c.legacyControllers(ctx)
 		if err != nil || len(running) == 0 {
@@ -109,7 +109,7 @@ func (c *ControlPlane) VerifyControllersStopped(ctx context.Context) error {
 }
 
 // StartControllers puts the manifests back.
-func (c *ControlPlane) StartControllers(ctx context.Context) error {
+func (c *Roller) StartControllers(ctx context.Context) error {
 	running, err := c.legacyControllers(ctx)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (c *ControlPlane) StartControllers(ctx context.Context) error {
 }
 
 // VerifyControllersStarted waits until both run again.
-func (c *ControlPlane) VerifyControllersStarted(ctx context.Context) error {
+func (c *Roller) VerifyControllersStarted(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		running, err := c.legacyControllers(ctx)
 		if err != nil || len(running) == len(controllers()) {
@@ -132,12 +132,12 @@ func (c *ControlPlane) VerifyControllersStarted(ctx context.Context) error {
 }
 
 // legacyControllers are the mirror pods of what is to be stopped, on the legacy master.
-func (c *ControlPlane) legacyControllers(ctx context.Context) ([]string, error) {
+func (c *Roller) legacyControllers(ctx context.Context) ([]string, error) {
 	return c.mirrored(ctx, slices.Sorted(maps.Keys(controllers()))...)
 }
 
 // mirrored are the static pods of some components on the legacy master.
-func (c *ControlPlane) mirrored(ctx context.Context, components ...string) ([]string, error) {
+func (c *Roller) mirrored(ctx context.Context, components ...string) ([]string, error) {
 	pods, err := c.podsOnMaster(ctx)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ const hangUpTime = 45 * time.Second
 
 // HangUp ends the legacy API server, so that its clients connect again, which leads them to the new one. Without its etcd it would not refuse them but
 // let them wait: who had asked it before, every kubelet among them, would be without an API until its own liveness probe ends it.
-func (c *ControlPlane) HangUp(ctx context.Context) error {
+func (c *Roller) HangUp(ctx context.Context) error {
 	running, err := c.mirrored(ctx, apiServer)
 	if err != nil || len(running) == 0 {
 		return err
@@ -185,7 +185,7 @@ func (c *ControlPlane) HangUp(ctx context.Context) error {
 }
 
 // podsOnMaster are the pods of the legacy master's Node, by namespace and name.
-func (c *ControlPlane) podsOnMaster(ctx context.Context) ([]*unstructured.Unstructured, error) {
+func (c *Roller) podsOnMaster(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	master, err := c.master()
 	if err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (c *ControlPlane) podsOnMaster(ctx context.Context) ([]*unstructured.Unstru
 
 // startMover runs a script in /etc/kubernetes of the legacy master, in a pod that is bound to it. One that an earlier run left is removed first: it
 // may have had another script.
-func (c *ControlPlane) startMover(ctx context.Context, script string) (*unstructured.Unstructured, error) {
+func (c *Roller) startMover(ctx context.Context, script string) (*unstructured.Unstructured, error) {
 	if err := c.removeMover(ctx); err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (c *ControlPlane) startMover(ctx context.Context, script string) (*unstruct
 }
 
 // removeMover removes that pod, and waits until what ran in it has ended. Cluster API's drain would find it otherwise, and look again only after 20 s.
-func (c *ControlPlane) removeMover(ctx context.Context) error {
+func (c *Roller) removeMover(ctx context.Context) error {
 	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
 	if err != nil || left == nil {
 		return err
@@ -226,7 +226,7 @@ func (c *ControlPlane) removeMover(ctx context.Context) error {
 }
 
 // onMaster runs a script to its end, and removes the pod.
-func (c *ControlPlane) onMaster(ctx context.Context, script string) error {
+func (c *Roller) onMaster(ctx context.Context, script string) error {
 	pod, err := c.startMover(ctx, script)
 	if err != nil {
 		return err
@@ -283,7 +283,7 @@ func lastWords(pod *unstructured.Unstructured) string {
 func shells() []string { return []string{"/kube-proxy:", "/node:", "/hyperkube:"} }
 
 // moverPod is a pod that needs no scheduler, no pod network and no registry.
-func (c *ControlPlane) moverPod(ctx context.Context, script string) (*unstructured.Unstructured, error) {
+func (c *Roller) moverPod(ctx context.Context, script string) (*unstructured.Unstructured, error) {
 	master, err := c.master()
 	if err != nil {
 		return nil, err

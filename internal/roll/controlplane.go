@@ -33,9 +33,9 @@ const pollPause = time.Second
 // DialPod opens a connection to a port of a pod in the workload cluster.
 type DialPod func(ctx context.Context, namespace, pod string, port int) (net.Conn, error)
 
-// ControlPlane moves the control plane of one adopted cluster. Every method is safe to repeat: it looks at what is there and does what is
+// Roller replaces the machines of one adopted cluster: its control plane, then its workers. Every method is safe to repeat: it looks at what is there and does what is
 // missing.
-type ControlPlane struct {
+type Roller struct {
 	*adopt.Adopter
 
 	// Members asks the etcd of the legacy master, by its name.
@@ -86,7 +86,7 @@ func kvmMachineKind() schema.GroupVersionKind {
 func coreKind(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
 
 // get reads an object of the target namespace; nil when there is none.
-func (c *ControlPlane) get(ctx context.Context, kind schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
+func (c *Roller) get(ctx context.Context, kind schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
 	return get(ctx, c.Management.Client, kind, c.Result.Namespace, name)
 }
 
@@ -103,7 +103,7 @@ func get(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind
 }
 
 // must is get for what has to be there.
-func (c *ControlPlane) must(ctx context.Context, kind schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
+func (c *Roller) must(ctx context.Context, kind schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
 	o, err := c.get(ctx, kind, name)
 	if err == nil && o == nil {
 		err = fmt.Errorf("%w: %s %s/%s is gone", adopt.ErrReplaced, kind.Kind, c.Result.Namespace, name)
@@ -112,7 +112,7 @@ func (c *ControlPlane) must(ctx context.Context, kind schema.GroupVersionKind, n
 }
 
 // machines are the control plane Machines of the cluster, by name.
-func (c *ControlPlane) machines(ctx context.Context) ([]*unstructured.Unstructured, error) {
+func (c *Roller) machines(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	all, err := adopt.List(ctx, c.Management.Client, machineKind(), c.Result.Namespace)
 	if err != nil {
 		return nil, err
@@ -126,13 +126,13 @@ func (c *ControlPlane) machines(ctx context.Context) ([]*unstructured.Unstructur
 	return out, nil
 }
 
-func (c *ControlPlane) isMaster(machine *unstructured.Unstructured) bool {
+func (c *Roller) isMaster(machine *unstructured.Unstructured) bool {
 	_, master := machine.GetLabels()[clusterv1.MachineControlPlaneLabel]
 	return master && machine.GetLabels()[clusterv1.ClusterNameLabel] == c.Picture.ID
 }
 
 // machine is the one control plane Machine.
-func (c *ControlPlane) machine(ctx context.Context) (*unstructured.Unstructured, error) {
+func (c *Roller) machine(ctx context.Context) (*unstructured.Unstructured, error) {
 	all, err := c.machines(ctx)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (c *ControlPlane) machine(ctx context.Context) (*unstructured.Unstructured,
 }
 
 // infrastructure is the KVMMachine of the one control plane Machine.
-func (c *ControlPlane) infrastructure(ctx context.Context) (*unstructured.Unstructured, error) {
+func (c *Roller) infrastructure(ctx context.Context) (*unstructured.Unstructured, error) {
 	machine, err := c.machine(ctx)
 	if err != nil {
 		return nil, err
@@ -177,12 +177,12 @@ func text(o *unstructured.Unstructured, path ...string) string {
 }
 
 // inTarget is a kind in the target namespace.
-func (c *ControlPlane) inTarget(kind schema.GroupVersionKind) kube.Scope {
+func (c *Roller) inTarget(kind schema.GroupVersionKind) kube.Scope {
 	return kube.Scope{GroupVersionKind: kind, Namespace: c.Result.Namespace}
 }
 
 // poll asks until nothing is missing, at most as long as the patience lasts.
-func (c *ControlPlane) poll(parent context.Context, ask func(ctx context.Context) (missing string, err error)) error {
+func (c *Roller) poll(parent context.Context, ask func(ctx context.Context) (missing string, err error)) error {
 	ctx, cancel := context.WithTimeout(parent, c.Patience)
 	defer cancel()
 	told := ""
@@ -205,27 +205,27 @@ func (c *ControlPlane) poll(parent context.Context, ask func(ctx context.Context
 	}
 }
 
-func (c *ControlPlane) tell(format string, args ...any) {
+func (c *Roller) tell(format string, args ...any) {
 	if c.Tell != nil {
 		c.Tell(format, args...)
 	}
 }
 
-func (c *ControlPlane) electing(ctx context.Context) error {
+func (c *Roller) electing(ctx context.Context) error {
 	if c.Electing == nil {
 		return nil
 	}
 	return c.Electing(ctx)
 }
 
-func (c *ControlPlane) note(format string, args ...any) {
+func (c *Roller) note(format string, args ...any) {
 	if c.Note != nil {
 		c.Note(fmt.Sprintf(format, args...))
 	}
 }
 
 // master is the legacy master that is taken over.
-func (c *ControlPlane) master() (*legacy.Node, error) {
+func (c *Roller) master() (*legacy.Node, error) {
 	masters := c.Picture.Masters()
 	if len(masters) != 1 || masters[0].Pod == nil {
 		return nil, fmt.Errorf("%w: cluster %s has %d legacy masters with a pod", ErrNotAlone, c.Picture.ID, len(masters))
@@ -234,7 +234,7 @@ func (c *ControlPlane) master() (*legacy.Node, error) {
 }
 
 // removed deletes an object and waits until it is gone.
-func (c *ControlPlane) removed(ctx context.Context, side adopt.Side, o *unstructured.Unstructured) error {
+func (c *Roller) removed(ctx context.Context, side adopt.Side, o *unstructured.Unstructured) error {
 	if err := side.Writer.Delete(ctx, kube.TargetOf(o), metav1.DeletePropagationBackground); err != nil {
 		return err
 	}

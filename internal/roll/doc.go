@@ -1,4 +1,4 @@
-// Package roll replaces the nodes of an adopted cluster. So far it brings a new control plane beside the legacy one: a KubeadmControlPlane
-// with one machine, whose etcd joins the running one, and whose API server is compared with the old before it serves; and it takes all of that
-// away again. It knows how each of these is done, verified and taken back; in which order is internal/migrate's business.
+// Package roll replaces the machines of an adopted cluster: it brings a new control plane beside the legacy one, compares the two, lets the legacy one
+// leave, and then replaces one worker after the other. It knows how each of these is done, verified and, as long as that is possible, taken back; in which
+// order is internal/migrate's business.
 package roll

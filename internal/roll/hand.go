@@ -21,7 +21,7 @@ const touched = "migration.giantswarm.io/look-for-node"
 // Recognize makes the new Machine find its Node. While the KubeadmControlPlane is paused nobody notices that the control plane is initialized, so no
 // Node is watched, and the Machine would look again only after ten minutes (init-join-proof.md 6). Not before the point of no return: from then
 // on the Cluster counts as initialized for good.
-func (c *ControlPlane) Recognize(ctx context.Context) error {
+func (c *Roller) Recognize(ctx context.Context) error {
 	machine, err := c.machine(ctx)
 	if err != nil {
 		return err
@@ -43,14 +43,14 @@ func (c *ControlPlane) Recognize(ctx context.Context) error {
 	return c.touch(ctx, machine, false)
 }
 
-func (c *ControlPlane) touch(ctx context.Context, machine *unstructured.Unstructured, wanted bool) error {
+func (c *Roller) touch(ctx context.Context, machine *unstructured.Unstructured, wanted bool) error {
 	target := kube.TargetOf(machine)
 	target.ResourceVersion = ""
 	return c.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": map[string]any{touched: valueIf(wanted)}}})
 }
 
 // VerifyRecognized waits until the Machine has its Node.
-func (c *ControlPlane) VerifyRecognized(ctx context.Context) error {
+func (c *Roller) VerifyRecognized(ctx context.Context) error {
 	machine, err := c.machine(ctx)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (c *ControlPlane) VerifyRecognized(ctx context.Context) error {
 
 // Calm asks what Cluster API would do if nothing were paused, until that is certainly what was planned, which is nothing. What is not known yet may
 // become known; what it would do wrongly does not pass.
-func (c *ControlPlane) Calm(ctx context.Context) error {
+func (c *Roller) Calm(ctx context.Context) error {
 	err := c.poll(ctx, func(ctx context.Context) (string, error) {
 		found, err := c.Forecast(ctx, func(ctx context.Context) (etcd.Members, error) {
 			all, _, err := c.membersNow(ctx)
@@ -94,7 +94,7 @@ func (c *ControlPlane) Calm(ctx context.Context) error {
 }
 
 // HandOver unpauses the KubeadmControlPlane.
-func (c *ControlPlane) HandOver(ctx context.Context) error {
+func (c *Roller) HandOver(ctx context.Context) error {
 	live, err := c.must(ctx, kcpKind(), c.Picture.ID)
 	if err != nil || !isPaused(live) {
 		return err
@@ -104,7 +104,7 @@ func (c *ControlPlane) HandOver(ctx context.Context) error {
 }
 
 // VerifyHandedOver waits until the KubeadmControlPlane finds its control plane whole, and that it left machine and member as they were.
-func (c *ControlPlane) VerifyHandedOver(ctx context.Context) error {
+func (c *Roller) VerifyHandedOver(ctx context.Context) error {
 	before, err := c.machine(ctx)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (c *ControlPlane) VerifyHandedOver(ctx context.Context) error {
 
 // Refer tells the Cluster about its KubeadmControlPlane. That can never be taken back, which is why it comes now; but it has to come before
 // workers are scaled: their controllers look at it first (init-join-proof.md 10). The copy of the APIServices is of no use any more.
-func (c *ControlPlane) Refer(ctx context.Context) error {
+func (c *Roller) Refer(ctx context.Context) error {
 	if err := c.forgetAPIServices(ctx); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (c *ControlPlane) Refer(ctx context.Context) error {
 }
 
 // VerifyReferred waits until the Cluster finds its control plane available, and looks once more what Cluster API would do.
-func (c *ControlPlane) VerifyReferred(ctx context.Context) error {
+func (c *Roller) VerifyReferred(ctx context.Context) error {
 	err := c.Await(ctx, c.Management, c.inTarget(clusterKind()), func(byName map[string]*unstructured.Unstructured) string {
 		live := byName[c.Picture.ID]
 		if live == nil {
@@ -178,7 +178,7 @@ func (c *ControlPlane) VerifyReferred(ctx context.Context) error {
 }
 
 // forgetAPIServices removes the copy.
-func (c *ControlPlane) forgetAPIServices(ctx context.Context) error {
+func (c *Roller) forgetAPIServices(ctx context.Context) error {
 	kept, err := c.get(ctx, coreKind("ConfigMap"), c.Picture.ID+apiServicesSuffix)
 	if err != nil || kept == nil {
 		return err

@@ -36,7 +36,7 @@ func apiServiceKind() schema.GroupVersionKind {
 
 // SaveAPIServices keeps a copy of the workload cluster's APIServices, once. A newer API server deletes the built-in ones that it does not serve any
 // more, seconds before it is ready, and the older one makes them again only when it starts (init-join-proof.md 10).
-func (c *ControlPlane) SaveAPIServices(ctx context.Context) error {
+func (c *Roller) SaveAPIServices(ctx context.Context) error {
 	kept, err := c.get(ctx, coreKind("ConfigMap"), c.Picture.ID+apiServicesSuffix)
 	if err != nil || kept != nil {
 		return err
@@ -71,7 +71,7 @@ func (c *ControlPlane) SaveAPIServices(ctx context.Context) error {
 }
 
 // savedAPIServices are those of the copy; nil when there is none.
-func (c *ControlPlane) savedAPIServices(ctx context.Context) ([]map[string]any, *unstructured.Unstructured, error) {
+func (c *Roller) savedAPIServices(ctx context.Context) ([]map[string]any, *unstructured.Unstructured, error) {
 	kept, err := c.get(ctx, coreKind("ConfigMap"), c.Picture.ID+apiServicesSuffix)
 	if err != nil || kept == nil {
 		return nil, nil, err
@@ -91,7 +91,7 @@ func (c *ControlPlane) savedAPIServices(ctx context.Context) ([]map[string]any, 
 }
 
 // VerifyAPIServicesSaved reads the copy.
-func (c *ControlPlane) VerifyAPIServicesSaved(ctx context.Context) error {
+func (c *Roller) VerifyAPIServicesSaved(ctx context.Context) error {
 	saved, _, err := c.savedAPIServices(ctx)
 	if err == nil && len(saved) == 0 {
 		err = fmt.Errorf("verifying ConfigMap %s/%s: there is no APIService in it", c.Result.Namespace, c.Picture.ID+apiServicesSuffix)
@@ -100,7 +100,7 @@ func (c *ControlPlane) VerifyAPIServicesSaved(ctx context.Context) error {
 }
 
 // RestoreAPIServices makes those again that are missing, and forgets the copy when all are there.
-func (c *ControlPlane) RestoreAPIServices(ctx context.Context) error {
+func (c *Roller) RestoreAPIServices(ctx context.Context) error {
 	saved, kept, err := c.savedAPIServices(ctx)
 	if err != nil || kept == nil {
 		return err
@@ -131,7 +131,7 @@ func policyKind() schema.GroupVersionKind {
 }
 
 // admissionObjects let Nodes use a policy, in kube-system alone: the cluster's own privileged one, or one that is made for it.
-func (c *ControlPlane) admissionObjects(ctx context.Context) ([]*unstructured.Unstructured, error) {
+func (c *Roller) admissionObjects(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	policies, err := adopt.List(ctx, c.Workload.Client, policyKind(), "")
 	if meta.IsNoMatchError(err) {
 		return nil, nil // An API server without the kind does not admit by it.
@@ -185,7 +185,7 @@ func privileged(policy *unstructured.Unstructured) bool {
 }
 
 // Admit lets the new machine's static pods be seen.
-func (c *ControlPlane) Admit(ctx context.Context) error {
+func (c *Roller) Admit(ctx context.Context) error {
 	wanted, err := c.admissionObjects(ctx)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (c *ControlPlane) Admit(ctx context.Context) error {
 }
 
 // Unadmit takes that back.
-func (c *ControlPlane) Unadmit(ctx context.Context) error {
+func (c *Roller) Unadmit(ctx context.Context) error {
 	wanted, err := c.admissionObjects(ctx)
 	if err != nil {
 		return err

@@ -4,46 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
-// adopted is the KVMMachine of the legacy master; nil when it is gone. Machine and Node have the names it tells.
-func (c *ControlPlane) adopted(ctx context.Context) (*unstructured.Unstructured, error) {
-	master, err := c.master()
-	if err != nil {
-		return nil, err
-	}
-	all, err := adopt.List(ctx, c.Management.Client, kvmMachineKind(), c.Result.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		m := all[name]
-		if text(m, "spec", "adopted", "podRef", "name") == master.Pod.Object.Name && text(m, "spec", "adopted", "podRef", "namespace") == master.Pod.Object.Namespace {
-			return m, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // gone is an ordinary answer, past the point of no return
-}
-
 // Lead moves the leadership of etcd to the new member, so that the legacy one's leave interrupts nothing.
-func (c *ControlPlane) Lead(ctx context.Context) error {
+func (c *Roller) Lead(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		m, err := c.newMember(ctx)
 		if err != nil {
@@ -76,7 +48,7 @@ func (c *ControlPlane) Lead(ctx context.Context) error {
 }
 
 // Unlead gives the leadership back.
-func (c *ControlPlane) Unlead(ctx context.Context) error {
+func (c *Roller) Unlead(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		status, err := c.Members.Status(ctx, c.legacyEndpoint())
 		if err != nil || status.Leader == status.Member {
@@ -87,23 +59,27 @@ func (c *ControlPlane) Unlead(ctx context.Context) error {
 }
 
 // Unlist takes the legacy master's address out of what the old name leads to. Connections that are open stay open.
-func (c *ControlPlane) Unlist(ctx context.Context) error { return c.list(ctx, false) }
+func (c *Roller) Unlist(ctx context.Context) error { return c.list(ctx, false) }
 
 // VerifyUnlisted waits until only the new address is left.
-func (c *ControlPlane) VerifyUnlisted(ctx context.Context) error {
+func (c *Roller) VerifyUnlisted(ctx context.Context) error {
 	return c.awaitAddresses(ctx, addresses{old: absent, fresh: listed})
 }
 
 // Relist puts it back.
-func (c *ControlPlane) Relist(ctx context.Context) error { return c.list(ctx, true) }
+func (c *Roller) Relist(ctx context.Context) error { return c.list(ctx, true) }
 
 // VerifyRelisted waits until the legacy address is there again.
-func (c *ControlPlane) VerifyRelisted(ctx context.Context) error {
+func (c *Roller) VerifyRelisted(ctx context.Context) error {
 	return c.awaitAddresses(ctx, addresses{old: listed})
 }
 
-func (c *ControlPlane) list(ctx context.Context, wanted bool) error {
-	m, err := c.adopted(ctx)
+func (c *Roller) list(ctx context.Context, wanted bool) error {
+	master, err := c.master()
+	if err != nil {
+		return err
+	}
+	m, err := c.adopted(ctx, master)
 	if err != nil || m == nil {
 		return err
 	}
@@ -119,39 +95,25 @@ func (c *ControlPlane) list(ctx context.Context, wanted bool) error {
 
 // DrainMaster empties the legacy master while its kubelet still says how its pods end. It asks the new API server: the old one does not know the
 // Eviction of policy/v1, which Cluster API uses.
-func (c *ControlPlane) DrainMaster(ctx context.Context) error {
-	m, err := c.adopted(ctx)
+func (c *Roller) DrainMaster(ctx context.Context) error {
+	master, err := c.master()
 	if err != nil {
 		return err
-	}
-	if m == nil {
-		return fmt.Errorf("%w: the KVMMachine of the legacy master is gone", adopt.ErrReplaced)
 	}
 	config, err := c.newServerConfig(ctx)
 	if err != nil {
 		return err
 	}
-	inside, err := client.New(c.Gated(config), client.Options{Scheme: c.Typed.Scheme()})
-	if err != nil {
-		return fmt.Errorf("preparing a client for the new API server: %w", err)
-	}
-	machine, cluster := &clusterv1.Machine{}, &clusterv1.Cluster{}
-	for key, object := range map[string]client.Object{m.GetName(): machine, c.Picture.ID: cluster} {
-		if err := c.Typed.Get(ctx, client.ObjectKey{Namespace: c.Result.Namespace, Name: key}, object); err != nil {
-			return fmt.Errorf("reading %T %s/%s: %w", object, c.Result.Namespace, key, err)
-		}
-	}
-	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: c.Patience, Tell: c.Tell}
-	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: text(m, "spec", "adopted", "nodeName")})
+	return c.drain(ctx, master, config)
 }
 
 // Uncordon lets pods come to the legacy master again, unless it was cordoned before the migration.
-func (c *ControlPlane) Uncordon(ctx context.Context) error {
-	m, err := c.adopted(ctx)
-	if err != nil || m == nil {
+func (c *Roller) Uncordon(ctx context.Context) error {
+	master, err := c.master()
+	if err != nil {
 		return err
 	}
-	name := text(m, "spec", "adopted", "nodeName")
+	name := master.Pod.Object.Name
 	node, err := get(ctx, c.Workload.Client, coreKind("Node"), "", name)
 	if err != nil || node == nil || c.Record.WasCordoned(name) {
 		return err
@@ -165,13 +127,13 @@ func (c *ControlPlane) Uncordon(ctx context.Context) error {
 }
 
 // Left tells that the legacy member is not part of etcd any more: there is no way back from there.
-func (c *ControlPlane) Left(ctx context.Context) (bool, error) {
+func (c *Roller) Left(ctx context.Context) (bool, error) {
 	_, legacy, err := c.membersNow(ctx)
 	return legacy == nil, err
 }
 
 // membersNow asks the new machine's etcd for its members, and tells which one is the legacy master's.
-func (c *ControlPlane) membersNow(ctx context.Context) (all etcd.Members, legacy *etcd.Member, err error) {
+func (c *Roller) membersNow(ctx context.Context) (all etcd.Members, legacy *etcd.Member, err error) {
 	own, err := c.newEtcd(ctx)
 	if err != nil {
 		return etcd.Members{}, nil, err
@@ -195,7 +157,7 @@ func (c *ControlPlane) membersNow(ctx context.Context) (all etcd.Members, legacy
 
 // RemoveLegacyMember takes the legacy member out of etcd, through the new one, which leads: its etcd ends itself. There is no way back from here.
 // since is when etcd began to need both members.
-func (c *ControlPlane) RemoveLegacyMember(ctx context.Context, since time.Time) error {
+func (c *Roller) RemoveLegacyMember(ctx context.Context, since time.Time) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		_, legacy, err := c.membersNow(ctx)
 		if err != nil || legacy == nil {
@@ -222,7 +184,7 @@ func (c *ControlPlane) RemoveLegacyMember(ctx context.Context, since time.Time) 
 }
 
 // VerifyAlone makes sure that the new member is alone, leads and can write.
-func (c *ControlPlane) VerifyAlone(ctx context.Context) error {
+func (c *Roller) VerifyAlone(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		own, err := c.newEtcd(ctx)
 		if err != nil {
@@ -243,84 +205,24 @@ func (c *ControlPlane) VerifyAlone(ctx context.Context) error {
 	})
 }
 
-// RetireMaster deletes the legacy master's Machine, and with it the VM: the hooks come off that adoption put on it, Cluster API drains what is left, the provider powers the VM off, and its
-// Node goes. It follows the removal of the member at once: without etcd the legacy API server fails, and after 140 s the liveness probe
-// would make the VM again, with empty disks (legacy-system.md 10.2).
-func (c *ControlPlane) RetireMaster(ctx context.Context) error {
-	m, err := c.adopted(ctx)
-	if err != nil || m == nil {
+// RetireMaster deletes the legacy master's Machine. It follows the removal of the member at once: without etcd the legacy API server fails, and after
+// 140 s the liveness probe would make the VM again, with empty disks (legacy-system.md 10.2).
+func (c *Roller) RetireMaster(ctx context.Context) error {
+	master, err := c.master()
+	if err != nil {
 		return err
 	}
 	if err := c.removeMover(ctx); err != nil {
 		return err
 	}
-	target := kube.TargetOf(m)
-	target.ResourceVersion = ""
-	if text(m, "spec", "deletionPolicy") != string(infrav1.DeletionPolicyDelete) {
-		policy := map[string]any{"spec": map[string]any{"deletionPolicy": string(infrav1.DeletionPolicyDelete)}}
-		if err := c.Management.Writer.Merge(ctx, target, policy); err != nil {
-			return err
-		}
-	}
-	machine, err := c.get(ctx, machineKind(), m.GetName())
-	if err != nil || machine == nil {
-		return err
-	}
-	hooks := map[string]any{}
-	for _, hook := range translate.DeletionHooks() {
-		if _, there := machine.GetAnnotations()[hook]; there {
-			hooks[hook] = nil
-		}
-	}
-	if len(hooks) > 0 {
-		target := kube.TargetOf(machine)
-		target.ResourceVersion = ""
-		if err := c.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": hooks}}); err != nil {
-			return err
-		}
-	}
-	if machine.GetDeletionTimestamp() != nil {
-		return nil
-	}
-	return c.Management.Writer.Delete(ctx, kube.TargetOf(machine), metav1.DeletePropagationBackground)
+	return c.retireNode(ctx, master)
 }
 
-// VerifyRetired waits until Machine, KVMMachine, pod and Node of the legacy master are gone.
-func (c *ControlPlane) VerifyRetired(ctx context.Context) error {
+// VerifyRetired waits until nothing of the legacy master is left.
+func (c *Roller) VerifyRetired(ctx context.Context) error {
 	master, err := c.master()
 	if err != nil {
 		return err
 	}
-	pod := master.Pod.Object
-	for _, gone := range []struct {
-		side adopt.Side
-		kube.Scope
-
-		is func(o *unstructured.Unstructured) bool
-	}{
-		{c.Management, c.inTarget(machineKind()), func(o *unstructured.Unstructured) bool {
-			return text(o, "status", "nodeRef", "name") == pod.Name
-		}},
-		{c.Management, c.inTarget(kvmMachineKind()), func(o *unstructured.Unstructured) bool {
-			return text(o, "spec", "adopted", "podRef", "uid") == string(pod.UID)
-		}},
-		{c.Management, kube.Scope{GroupVersionKind: coreKind("Pod"), Namespace: pod.Namespace}, func(o *unstructured.Unstructured) bool {
-			return o.GetUID() == pod.UID
-		}},
-		{c.Workload, kube.Scope{GroupVersionKind: coreKind("Node")}, func(o *unstructured.Unstructured) bool { return o.GetName() == pod.Name }},
-	} {
-		err := c.Await(ctx, gone.side, gone.Scope, func(byName map[string]*unstructured.Unstructured) string {
-			for _, name := range slices.Sorted(maps.Keys(byName)) {
-				if gone.is(byName[name]) {
-					_, message := adopt.Condition(byName[name], clusterv1.MachineDeletingCondition)
-					return strings.TrimSuffix(fmt.Sprintf("%s/%s of the legacy master to be gone: %s", gone.Kind, name, message), ": ")
-				}
-			}
-			return ""
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.awaitRetired(ctx, master)
 }

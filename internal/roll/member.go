@@ -17,7 +17,7 @@ import (
 )
 
 // Well refuses to begin when etcd is not the one healthy member of the legacy master; the learner of an earlier try does not count.
-func (c *ControlPlane) Well(ctx context.Context) error {
+func (c *Roller) Well(ctx context.Context) error {
 	table, err := c.Members.Table(ctx)
 	if err != nil {
 		return err
@@ -57,11 +57,11 @@ func tableText(table *etcd.Table) string {
 }
 
 // legacyEndpoint is the way to the legacy master's etcd.
-func (c *ControlPlane) legacyEndpoint() string { return c.Members.Endpoints()[0] }
+func (c *Roller) legacyEndpoint() string { return c.Members.Endpoints()[0] }
 
 // SaveEtcd saves etcd to a file, and opens it to see that it is whole. A file that is there is somebody's backup, and stays: the new one gets a
 // number in its name.
-func (c *ControlPlane) SaveEtcd(ctx context.Context) error {
+func (c *Roller) SaveEtcd(ctx context.Context) error {
 	ending := filepath.Ext(c.Snapshot)
 	stem := strings.TrimSuffix(c.Snapshot, ending)
 	for n := 2; ; n++ {
@@ -80,7 +80,7 @@ func (c *ControlPlane) SaveEtcd(ctx context.Context) error {
 const peerPort = "2380"
 
 // newMember finds the member of the new machine, by its peer address: it has no name before it has started. Nil means that there is none.
-func (c *ControlPlane) newMember(ctx context.Context) (*etcd.Member, error) {
+func (c *Roller) newMember(ctx context.Context) (*etcd.Member, error) {
 	machine, err := c.infrastructure(ctx)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (c *ControlPlane) newMember(ctx context.Context) (*etcd.Member, error) {
 }
 
 // Join waits until the new machine's etcd takes part as a learner. The machine adds it by itself.
-func (c *ControlPlane) Join(ctx context.Context) error {
+func (c *Roller) Join(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		machine, err := c.infrastructure(ctx)
 		if err != nil {
@@ -131,7 +131,7 @@ const steady = 3
 
 // Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected is looked at here, because etcd
 // goes by what a learner acknowledged last, and of two voters both are needed for every write.
-func (c *ControlPlane) Promote(ctx context.Context) error {
+func (c *Roller) Promote(ctx context.Context) error {
 	good := 0
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		m, err := c.newMember(ctx)
@@ -174,7 +174,7 @@ func roundTrip(peer etcd.Peer) string {
 }
 
 // VerifyPromoted shows the members, and that they agree: the table is what a majority says.
-func (c *ControlPlane) VerifyPromoted(ctx context.Context) error {
+func (c *Roller) VerifyPromoted(ctx context.Context) error {
 	m, err := c.newMember(ctx)
 	switch {
 	case err != nil:
@@ -192,7 +192,7 @@ func (c *ControlPlane) VerifyPromoted(ctx context.Context) error {
 
 // Part takes every member but the legacy one out of etcd again: the leadership goes back first, if it is not there. As long as a new member
 // votes, etcd needs both, so this comes before its machine is stopped; and once more after it, for a machine that was just adding itself.
-func (c *ControlPlane) Part(ctx context.Context) error {
+func (c *Roller) Part(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		status, err := c.Members.Status(ctx, c.legacyEndpoint())
 		if err != nil {
@@ -224,7 +224,7 @@ func (c *ControlPlane) Part(ctx context.Context) error {
 }
 
 // leadByLegacy gives the leadership back to the legacy member. Only the leader can do that, so the new machine's etcd is asked.
-func (c *ControlPlane) leadByLegacy(ctx context.Context, legacy etcd.Status) error {
+func (c *Roller) leadByLegacy(ctx context.Context, legacy etcd.Status) error {
 	if legacy.Leader == legacy.Member {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (c *ControlPlane) leadByLegacy(ctx context.Context, legacy etcd.Status) err
 }
 
 // VerifyParted makes sure that the legacy member is alone and leads.
-func (c *ControlPlane) VerifyParted(ctx context.Context) error {
+func (c *Roller) VerifyParted(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		table, err := c.Members.Table(ctx)
 		if err != nil {

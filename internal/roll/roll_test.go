@@ -30,7 +30,7 @@ import (
 )
 
 // with makes a control plane of cluster al9qy in a management cluster with some objects.
-func with(t *testing.T, objects ...string) *ControlPlane {
+func with(t *testing.T, objects ...string) *Roller {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
@@ -43,7 +43,7 @@ func with(t *testing.T, objects ...string) *ControlPlane {
 		builder = builder.WithObjects(o)
 	}
 	c := builder.Build()
-	return &ControlPlane{Adopter: &adopt.Adopter{
+	return &Roller{Adopter: &adopt.Adopter{
 		Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"},
 		Management: adopt.Side{Client: c, Writer: kube.NewWriter(c, kube.WriterOptions{})},
 		Clock:      clocktesting.NewFakeClock(time.Unix(0, 0)), Patience: time.Second,

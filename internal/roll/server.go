@@ -37,7 +37,7 @@ const (
 )
 
 // newNode is the Node of the new machine; nil when it has not registered. It is found by the provider ID, which its kubelet knows from the start.
-func (c *ControlPlane) newNode(ctx context.Context) (*unstructured.Unstructured, error) {
+func (c *Roller) newNode(ctx context.Context) (*unstructured.Unstructured, error) {
 	machine, err := c.infrastructure(ctx)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (c *ControlPlane) newNode(ctx context.Context) (*unstructured.Unstructured,
 }
 
 // newEtcd asks the new machine's etcd, through its pod.
-func (c *ControlPlane) newEtcd(ctx context.Context) (*etcd.Client, error) {
+func (c *Roller) newEtcd(ctx context.Context) (*etcd.Client, error) {
 	node, err := c.newNode(ctx)
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (c *ControlPlane) newEtcd(ctx context.Context) (*etcd.Client, error) {
 }
 
 // newServerConfig is the way to the new API server, whoever answers under the old name.
-func (c *ControlPlane) newServerConfig(ctx context.Context) (*rest.Config, error) {
+func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {
 	node, err := c.newNode(ctx)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (c *ControlPlane) newServerConfig(ctx context.Context) (*rest.Config, error
 }
 
 // AwaitServer waits until the new machine has a Node, and its API server a pod that is ready.
-func (c *ControlPlane) AwaitServer(ctx context.Context) error {
+func (c *Roller) AwaitServer(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		node, err := c.newNode(ctx)
 		if err != nil || node == nil {
@@ -132,7 +132,7 @@ type resource struct {
 //  2. every resource that both serve has the same objects, by UID and resource version,
 //  3. the values of Secrets are the same, so it has the key they are encrypted with,
 //  4. each accepts service account tokens that the other issued, and those in old Secrets.
-func (c *ControlPlane) VerifyServer(ctx context.Context) error {
+func (c *Roller) VerifyServer(ctx context.Context) error {
 	config, err := c.newServerConfig(ctx)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (c *ControlPlane) VerifyServer(ctx context.Context) error {
 }
 
 // securePort is the port of the API server on the machine.
-func (c *ControlPlane) securePort() int {
+func (c *Roller) securePort() int {
 	if c.Picture.Config != nil && c.Picture.Config.Object.Spec.Cluster.Kubernetes.API.SecurePort > 0 {
 		return c.Picture.Config.Object.Spec.Cluster.Kubernetes.API.SecurePort
 	}
@@ -387,7 +387,7 @@ func (l leaving) is(name string) bool {
 
 // Clean removes from the workload cluster what the new machine left there: its Node, which Cluster API does not delete because it belongs to the only
 // control plane Machine, its static pods, and what kubeadm made. It comes after the machine is gone.
-func (c *ControlPlane) Clean(ctx context.Context) error {
+func (c *Roller) Clean(ctx context.Context) error {
 	ours := c.providerIDPrefix()
 	nodes, err := adopt.List(ctx, c.Workload.Client, coreKind("Node"), "")
 	if err != nil {
@@ -421,10 +421,10 @@ func (c *ControlPlane) Clean(ctx context.Context) error {
 }
 
 // providerIDPrefix begins the provider IDs of all machines of the cluster.
-func (c *ControlPlane) providerIDPrefix() string { return "kvm://" + c.Picture.ID + "/" }
+func (c *Roller) providerIDPrefix() string { return "kvm://" + c.Picture.ID + "/" }
 
 // isNewNode tells that a Node belongs to a machine of this cluster that is not an adopted one.
-func (c *ControlPlane) isNewNode(node *unstructured.Unstructured, prefix string) bool {
+func (c *Roller) isNewNode(node *unstructured.Unstructured, prefix string) bool {
 	id := text(node, "spec", "providerID")
 	if !strings.HasPrefix(id, prefix) || id == prefix {
 		return false
@@ -439,7 +439,7 @@ func (c *ControlPlane) isNewNode(node *unstructured.Unstructured, prefix string)
 }
 
 // cleanNode deletes a Node and its static pods, whose mirrors nobody else would remove.
-func (c *ControlPlane) cleanNode(ctx context.Context, node *unstructured.Unstructured) error {
+func (c *Roller) cleanNode(ctx context.Context, node *unstructured.Unstructured) error {
 	pods, err := adopt.List(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace)
 	if err != nil {
 		return err

@@ -13,15 +13,15 @@ import (
 const endpointsOfMasters = "master"
 
 // Serve lets the new API server take part: its address joins that of the legacy master behind the old name.
-func (c *ControlPlane) Serve(ctx context.Context) error { return c.mark(ctx, template{}) }
+func (c *Roller) Serve(ctx context.Context) error { return c.mark(ctx, template{}) }
 
 // VerifyServing waits until both addresses are listed.
-func (c *ControlPlane) VerifyServing(ctx context.Context) error {
+func (c *Roller) VerifyServing(ctx context.Context) error {
 	return c.awaitAddresses(ctx, addresses{old: listed, fresh: listed})
 }
 
 // Unserve takes the new address out again.
-func (c *ControlPlane) Unserve(ctx context.Context) error {
+func (c *Roller) Unserve(ctx context.Context) error {
 	machines, err := c.machines(ctx)
 	if err != nil || len(machines) == 0 {
 		return err
@@ -30,7 +30,7 @@ func (c *ControlPlane) Unserve(ctx context.Context) error {
 }
 
 // VerifyUnserved waits until the new address is not listed any more.
-func (c *ControlPlane) VerifyUnserved(ctx context.Context) error {
+func (c *Roller) VerifyUnserved(ctx context.Context) error {
 	machines, err := c.machines(ctx)
 	if err != nil || len(machines) == 0 {
 		return err
@@ -51,7 +51,7 @@ const (
 type addresses struct{ old, fresh presence }
 
 // awaitAddresses waits until the old name leads where it is wanted to.
-func (c *ControlPlane) awaitAddresses(ctx context.Context, wanted addresses) error {
+func (c *Roller) awaitAddresses(ctx context.Context, wanted addresses) error {
 	master, err := c.master()
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package adoption
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,9 +40,9 @@ type takeover struct {
 	management, inside client.Client
 }
 
-func newTakeover(t *testing.T, name string) *takeover {
+func newTakeover(t *testing.T, name string, workers int) *takeover {
 	t.Helper()
-	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1, Etcd: true})
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: workers, Etcd: true})
 	scheme, err := forecast.Scheme()
 	require.NoError(t, err)
 	require.NoError(t, infrav1.AddToScheme(scheme))
@@ -132,7 +133,7 @@ func (x *takeover) settledHere() migrationtest.State {
 
 func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "grace")
+	x := newTakeover(t, "grace", 1)
 	before := x.o.c.State(t)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
@@ -149,7 +150,7 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Contains(t, said, "--approve point-of-no-return   Take back with: migrate rollback "+x.o.c.ID+" --to adopt")
 	x.assertJoined()
 	report := decode(t, stdout)
-	assert.Equal(t, plan.PhaseControlPlane, report.Phases[len(report.Phases)-1].Name)
+	assert.True(t, slices.ContainsFunc(report.Phases, func(p history.Phase) bool { return p.Name == plan.PhaseControlPlane }))
 	x.assertNoted(said)
 	code, _, said = x.o.migrate(t.Context(), "etcd", "verify", filepath.Join(x.o.dir, "etcd.db"))
 	require.Equal(t, cli.CodeOK, code, said)
@@ -251,10 +252,12 @@ func (x *takeover) assertGone() {
 // TestTheLegacyMasterLeaves goes all the way: one control plane is left, Cluster API's own, with everything that was there before.
 func TestTheLegacyMasterLeaves(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "mary")
+	x := newTakeover(t, "mary", 1)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	budget := x.protect()
+	config := x.o.c.Inside(t, "prober", "system:masters")
+	alone, together := startProbe(t, config, false), startProbe(t, config, true)
 	code, _, said = x.run(t.Context(), "--approve", migrate.GateNoReturn, "--patience", "20s")
 	require.Equal(t, cli.CodeStopped, code, said)
 	for _, want := range []string{"control-plane/drain: the node is not drained", "pod shop/till: ", "(PodDisruptionBudget till)", "look: kubectl -n shop describe pdb till"} {
@@ -265,9 +268,18 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	require.NoError(t, x.inside.Status().Update(t.Context(), budget))
 	code, stdout, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
-	x.assertReplaced()
+	probed := alone()
+	t.Logf("a connection for each question: %s", probed)
+	t.Logf("one connection for all: %s", together())
+	assert.Empty(t, probed.failed, "nobody who connects notices that the API server is another one")
+	x.assertReplaced(1)
+	for line := range strings.Lines(said) {
+		if strings.Contains(line, "etcd needed both members for ") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
 	report := decode(t, stdout)
-	assert.Equal(t, plan.PhaseControlPlane, report.Phases[len(report.Phases)-1].Name)
+	assert.True(t, slices.ContainsFunc(report.Phases, func(p history.Phase) bool { return p.Name == plan.PhaseControlPlane }))
 
 	// There is no way back, and that is said before anything is touched.
 	state := x.o.c.State(t)
@@ -278,7 +290,7 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	// Once more does nothing.
 	code, _, said = x.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
-	x.assertReplaced()
+	x.assertReplaced(1)
 }
 
 // protect puts a pod on the legacy master that nobody may evict. No controller computes its budget here.
@@ -303,7 +315,7 @@ func (x *takeover) protect() *policyv1.PodDisruptionBudget {
 }
 
 // assertReplaced says that the legacy control plane is gone, that Cluster API's is well, and that nothing would come of it.
-func (x *takeover) assertReplaced() {
+func (x *takeover) assertReplaced(workers int) {
 	x.Helper()
 	masters := x.masters()
 	require.Len(x, masters, 1)
@@ -320,7 +332,7 @@ func (x *takeover) assertReplaced() {
 
 	nodes := &corev1.NodeList{}
 	require.NoError(x, x.inside.List(x.Context(), nodes))
-	assert.Len(x, nodes.Items, 2, "the new control plane and the worker")
+	assert.Len(x, nodes.Items, workers+1, "the new control plane and the workers")
 	secret := &corev1.Secret{}
 	require.NoError(x, x.inside.Get(x.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "payment"}, secret))
 	assert.Equal(x, "only-for-the-lab", string(secret.Data["token"]))
@@ -335,7 +347,7 @@ func (x *takeover) assertReplaced() {
 // TestKilledPastThePointOfNoReturn kills the program after every change from there on.
 func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "reckless")
+	x := newTakeover(t, "reckless", 1)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	code, _, said = x.run(t.Context())
@@ -343,13 +355,13 @@ func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
 		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
 	}, cli.CodeOK)
-	x.assertReplaced()
+	x.assertReplaced(1)
 }
 
 // TestALearnerThatNeverStartsIsTakenBack holds the machine: its learner never comes, somebody ends the run, and going back leaves nothing.
 func TestALearnerThatNeverStartsIsTakenBack(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "patience")
+	x := newTakeover(t, "patience", 1)
 	x.guest.Hold(t)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
@@ -373,7 +385,7 @@ func TestALearnerThatNeverStartsIsTakenBack(t *testing.T) {
 // TestKilledWhileTheControlPlaneMoves kills the program after every change of this phase, forward and back.
 func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "hapless")
+	x := newTakeover(t, "hapless", 1)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	adopted := x.settledHere()
@@ -387,7 +399,7 @@ func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 // TestAForeignMemberStopsTheMove has a voter of somebody else in etcd.
 func TestAForeignMemberStopsTheMove(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "stranger")
+	x := newTakeover(t, "stranger", 1)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.guest.AddVoter(t)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,11 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/transport"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -85,6 +88,7 @@ func (c *Cluster) Boots(tb testing.TB) *Guest {
 	require.NoError(tb, err)
 	g.done.Go(func() { g.live(ctx) })
 	g.done.Go(func() { g.beside(ctx, legacy) })
+	g.done.Go(func() { g.workers(ctx) })
 	tb.Cleanup(func() {
 		stop()
 		g.done.Wait()
@@ -162,6 +166,82 @@ func (g *Guest) beside(ctx context.Context, legacy *master) {
 	}
 }
 
+// workers boots the workers that Cluster API makes, and ends pods that were
+// evicted from legacy ones.
+func (g *Guest) workers(ctx context.Context) {
+	config := g.c.Workload.Config()
+	config.Host, config.Timeout = "https://"+g.c.APIDomain, 10*time.Second
+	api, err := client.New(config, client.Options{Scheme: g.c.world.Client.Scheme()})
+	if err != nil {
+		g.fail(err)
+		return
+	}
+	joined := map[types.UID]bool{}
+	for ctx.Err() == nil {
+		err := errors.Join(g.joinWorkers(ctx, api, joined), g.evicted(ctx, api))
+		if err != nil && ctx.Err() == nil && !kube.Transient(err) {
+			g.fail(fmt.Errorf("playing workers: %w", err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(guestPause):
+		}
+	}
+}
+
+// joinWorkers lets every new worker join: its Node comes, with the pod of a DaemonSet.
+func (g *Guest) joinWorkers(ctx context.Context, api client.Client, joined map[types.UID]bool) error {
+	var pods corev1.PodList
+	err := g.c.world.Client.List(ctx, &pods, client.InNamespace(g.c.Namespace), client.MatchingLabels{
+		clusterv1.ClusterNameLabel: g.c.ID, infrav1.RoleLabel: infrav1.RoleWorker,
+	})
+	if err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if joined[p.UID] || p.DeletionTimestamp != nil || p.Status.PodIP == "" || !running(p) {
+			continue
+		}
+		if err := g.readBootstrap(ctx, p.Name, "/run/kubeadm/kubeadm-join-config.yaml"); err != nil {
+			return err
+		}
+		set := &appsv1.DaemonSet{}
+		if err := api.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"}, set); err != nil {
+			return err
+		}
+		proxy := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: metav1.NamespaceSystem, Name: "kube-proxy-" + p.Name, Labels: set.Spec.Selector.MatchLabels,
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.Name, UID: set.UID, Controller: new(true)}},
+			},
+			Spec:   corev1.PodSpec{NodeName: p.Name, HostNetwork: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: set.Spec.Template.Spec.Containers},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+		if err := create(ctx, api, g.node(p.Name, net.ParseIP(p.Status.PodIP)), proxy); err != nil {
+			return err
+		}
+		joined[p.UID] = true
+	}
+	return nil
+}
+
+// evicted ends what is deleted on legacy workers: their kubelets do not run.
+func (g *Guest) evicted(ctx context.Context, api client.Client) error {
+	var pods corev1.PodList
+	if err := api.List(ctx, &pods); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil && slices.Contains(g.c.Workers, p.Spec.NodeName) {
+			if err := api.Delete(ctx, p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // leader is the new machine, when its controllers run.
 func (g *Guest) leader() string {
 	g.mu.Lock()
@@ -233,7 +313,7 @@ func (g *Guest) pod(ctx context.Context) (*corev1.Pod, error) {
 // register the Node and its static pods, and leave behind what kubeadm does.
 func (g *Guest) boot(ctx context.Context, pod *corev1.Pod) error {
 	address := net.ParseIP(pod.Status.PodIP)
-	if err := g.readBootstrap(ctx, pod.Name); err != nil {
+	if err := g.readBootstrap(ctx, pod.Name, "/run/kubeadm/kubeadm.yaml", joinScript); err != nil {
 		return err
 	}
 	if g.isHeld() {
@@ -267,8 +347,8 @@ func (g *Guest) boot(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// readBootstrap makes sure that the machine was told to initialize, by the script that joins the running etcd.
-func (g *Guest) readBootstrap(ctx context.Context, name string) error {
+// readBootstrap makes sure that the machine was told to do what it does here.
+func (g *Guest) readBootstrap(ctx context.Context, name string, wanted ...string) error {
 	machine := &clusterv1.Machine{}
 	if err := g.c.world.Client.Get(ctx, client.ObjectKey{Namespace: g.c.Namespace, Name: name}, machine); err != nil {
 		return err
@@ -281,7 +361,7 @@ func (g *Guest) readBootstrap(ctx context.Context, name string) error {
 		return err
 	}
 	data := string(secret.Data["value"])
-	for _, want := range []string{"/run/kubeadm/kubeadm.yaml", joinScript} {
+	for _, want := range wanted {
 		if !strings.Contains(data, want) {
 			return fmt.Errorf("its bootstrap data do not have %s", want)
 		}
@@ -381,26 +461,10 @@ func (g *Guest) halt(ctx context.Context) {
 
 // register makes the Node and what a kubelet and kubeadm make beside it.
 func (g *Guest) register(ctx context.Context, name string, address net.IP) error {
-	api := g.c.Workload.Client()
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
-		Spec: corev1.NodeSpec{
-			ProviderID: "kvm://" + g.c.ID + "/" + name,
-			Taints: []corev1.Taint{
-				{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}, {Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule},
-			},
-		},
-		Status: corev1.NodeStatus{
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}},
-			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: kubeletPort}},
-			Conditions: []corev1.NodeCondition{
-				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
-				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
-				{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
-				{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
-			},
-			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
-		},
+	node := g.node(name, address)
+	node.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}
+	node.Spec.Taints = []corev1.Taint{
+		{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}, {Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule},
 	}
 	objects := make([]client.Object, 0, 8)
 	objects = append(objects, node)
@@ -425,6 +489,30 @@ func (g *Guest) register(ctx context.Context, name string, address net.IP) error
 	},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubelet-config-1.22"}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:get-nodes"}})
+	return create(ctx, g.c.Workload.Client(), objects...)
+}
+
+// node is a Node as its kubelet makes it, for all that anybody here looks at.
+func (g *Guest) node(name string, address net.IP) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.NodeSpec{ProviderID: "kvm://" + g.c.ID + "/" + name},
+		Status: corev1.NodeStatus{
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: kubeletPort}},
+			Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"},
+				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
+				{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
+				{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "Enough"},
+			},
+			Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+		},
+	}
+}
+
+// create creates objects with their status.
+func create(ctx context.Context, api client.Client, objects ...client.Object) error {
 	for _, o := range objects {
 		status, _ := o.DeepCopyObject().(client.Object)
 		if err := api.Create(ctx, o); err != nil {

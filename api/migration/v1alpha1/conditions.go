@@ -12,6 +12,8 @@ const (
 	ControlPlaneJoinedCondition = "ControlPlaneJoined"
 	// ControlPlaneReplacedCondition is True when the legacy control plane is gone and Cluster API's is in charge.
 	ControlPlaneReplacedCondition = "ControlPlaneReplaced"
+	// WorkersReplacedCondition is True when every legacy worker is replaced.
+	WorkersReplacedCondition = "WorkersReplaced"
 	// UntouchedCondition is True when the proof found that no VM, kubelet or etcd was restarted.
 	UntouchedCondition = "Untouched"
 )

@@ -1,0 +1,133 @@
+package roll
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+// adopted is the KVMMachine of a legacy node; nil when it is gone. Its Machine has the same name, its Node that of the pod.
+func (c *Roller) adopted(ctx context.Context, node *legacy.Node) (*unstructured.Unstructured, error) {
+	all, err := adopt.List(ctx, c.Management.Client, kvmMachineKind(), c.Result.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if text(all[name], "spec", "adopted", "podRef", "uid") == string(node.Pod.Object.UID) {
+			return all[name], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // gone is an ordinary answer, past the point of no return
+}
+
+// drain empties the Node of a legacy machine, through a way into the workload cluster that knows the Eviction of policy/v1.
+func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config) error {
+	m, err := c.adopted(ctx, node)
+	if err != nil {
+		return err
+	}
+	if m == nil {
+		return fmt.Errorf("%w: the KVMMachine of node %s is gone", adopt.ErrReplaced, node.ID)
+	}
+	inside, err := client.New(c.Gated(way), client.Options{Scheme: c.Typed.Scheme()})
+	if err != nil {
+		return fmt.Errorf("preparing a client for the drain: %w", err)
+	}
+	machine, cluster := &clusterv1.Machine{}, &clusterv1.Cluster{}
+	for key, object := range map[string]client.Object{m.GetName(): machine, c.Picture.ID: cluster} {
+		if err := c.Typed.Get(ctx, client.ObjectKey{Namespace: c.Result.Namespace, Name: key}, object); err != nil {
+			return fmt.Errorf("reading %T %s/%s: %w", object, c.Result.Namespace, key, err)
+		}
+	}
+	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: c.Patience, Tell: c.Tell}
+	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: node.Pod.Object.Name})
+}
+
+// retireNode deletes the Machine of a legacy machine, and with it the VM: the hooks come off that adoption put on it, Cluster API drains what is
+// left, the provider powers the VM off, and its Node goes.
+func (c *Roller) retireNode(ctx context.Context, node *legacy.Node) error {
+	m, err := c.adopted(ctx, node)
+	if err != nil || m == nil {
+		return err
+	}
+	target := kube.TargetOf(m)
+	target.ResourceVersion = ""
+	if text(m, "spec", "deletionPolicy") != string(infrav1.DeletionPolicyDelete) {
+		policy := map[string]any{"spec": map[string]any{"deletionPolicy": string(infrav1.DeletionPolicyDelete)}}
+		if err := c.Management.Writer.Merge(ctx, target, policy); err != nil {
+			return err
+		}
+	}
+	machine, err := c.get(ctx, machineKind(), m.GetName())
+	if err != nil || machine == nil {
+		return err
+	}
+	hooks := map[string]any{}
+	for _, hook := range translate.DeletionHooks() {
+		if _, there := machine.GetAnnotations()[hook]; there {
+			hooks[hook] = nil
+		}
+	}
+	if len(hooks) > 0 {
+		target := kube.TargetOf(machine)
+		target.ResourceVersion = ""
+		if err := c.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": hooks}}); err != nil {
+			return err
+		}
+	}
+	if machine.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	return c.Management.Writer.Delete(ctx, kube.TargetOf(machine), metav1.DeletePropagationBackground)
+}
+
+// awaitRetired waits until Machine, KVMMachine, pod and Node of a legacy machine are gone.
+func (c *Roller) awaitRetired(ctx context.Context, node *legacy.Node) error {
+	pod := node.Pod.Object
+	for _, gone := range []struct {
+		side adopt.Side
+		kube.Scope
+
+		is func(o *unstructured.Unstructured) bool
+	}{
+		{c.Management, c.inTarget(machineKind()), func(o *unstructured.Unstructured) bool {
+			return text(o, "status", "nodeRef", "name") == pod.Name
+		}},
+		{c.Management, c.inTarget(kvmMachineKind()), func(o *unstructured.Unstructured) bool {
+			return text(o, "spec", "adopted", "podRef", "uid") == string(pod.UID)
+		}},
+		{c.Management, kube.Scope{GroupVersionKind: coreKind("Pod"), Namespace: pod.Namespace}, func(o *unstructured.Unstructured) bool {
+			return o.GetUID() == pod.UID
+		}},
+		{c.Workload, kube.Scope{GroupVersionKind: coreKind("Node")}, func(o *unstructured.Unstructured) bool { return o.GetName() == pod.Name }},
+	} {
+		err := c.Await(ctx, gone.side, gone.Scope, func(byName map[string]*unstructured.Unstructured) string {
+			for _, name := range slices.Sorted(maps.Keys(byName)) {
+				if gone.is(byName[name]) {
+					_, message := adopt.Condition(byName[name], clusterv1.MachineDeletingCondition)
+					return strings.TrimSuffix(fmt.Sprintf("%s/%s of legacy node %s to be gone: %s", gone.Kind, name, node.ID, message), ": ")
+				}
+			}
+			return ""
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

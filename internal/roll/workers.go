@@ -1,0 +1,193 @@
+package roll
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+func deploymentKind() schema.GroupVersionKind {
+	return clusterv1.GroupVersion.WithKind("MachineDeployment")
+}
+
+// worker is a legacy worker and what replaces it.
+type worker struct {
+	*legacy.Node
+
+	// deployment makes the replacement; with it there are number replacements of this kind.
+	deployment string
+	number     int64
+}
+
+// worker finds a legacy worker by its id. The number of its replacement follows from the order of the workers, which never changes: so a run that goes
+// on after a crash asks for no machine more than the one before it.
+func (c *Roller) worker(id string) (worker, error) {
+	numbers := map[string]int64{}
+	workers := c.Picture.Workers()
+	for i := range workers {
+		deployment := c.Result.Workers[workers[i].ID]
+		numbers[deployment]++
+		if workers[i].ID != id {
+			continue
+		}
+		if workers[i].Pod == nil || deployment == "" {
+			return worker{}, fmt.Errorf("replacing worker %s: the plan has no MachineDeployment for it, or it has no pod", id)
+		}
+		return worker{Node: &workers[i], deployment: deployment, number: numbers[deployment]}, nil
+	}
+	return worker{}, fmt.Errorf("replacing worker %s: cluster %s has no such worker", id, c.Picture.ID)
+}
+
+// bound tells of a worker whose directories are on its host: only there can the replacement start, and only when the old VM is off.
+func (w worker) bound() bool { return len(w.Sizing.HostVolumes) > 0 }
+
+// ReplaceWorker replaces one worker. As a rule the new machine comes first: until it is ready, with its DaemonSets, nothing happens to the old one.
+// A worker that is bound to its host goes first, and its pods wait elsewhere, or for the new one.
+func (c *Roller) ReplaceWorker(ctx context.Context, id string) error {
+	w, err := c.worker(id)
+	if err != nil {
+		return err
+	}
+	parts := []func(context.Context, worker) error{c.grow, c.awaitGrown, c.empty}
+	if w.bound() {
+		c.tell("worker %s is bound to its host by its volumes: it goes before its replacement comes", id)
+		parts = []func(context.Context, worker) error{c.empty, c.grow, c.awaitGrown}
+	}
+	for _, part := range parts {
+		if err := part(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// empty drains the old machine and deletes it.
+func (c *Roller) empty(ctx context.Context, w worker) error {
+	m, err := c.adopted(ctx, w.Node)
+	if err != nil {
+		return err
+	}
+	if m == nil {
+		return c.awaitRetired(ctx, w.Node)
+	}
+	machine, err := c.get(ctx, machineKind(), m.GetName())
+	if err != nil {
+		return err
+	}
+	// A run that went on after the deletion finds Cluster API at work.
+	if machine != nil && machine.GetDeletionTimestamp() == nil {
+		if err := c.drain(ctx, w.Node, c.Inside); err != nil {
+			return err
+		}
+	}
+	if err := c.retireNode(ctx, w.Node); err != nil {
+		return err
+	}
+	return c.awaitRetired(ctx, w.Node)
+}
+
+// VerifyWorkerReplaced looks once more at both.
+func (c *Roller) VerifyWorkerReplaced(ctx context.Context, id string) error {
+	w, err := c.worker(id)
+	if err != nil {
+		return err
+	}
+	if err := c.awaitRetired(ctx, w.Node); err != nil {
+		return err
+	}
+	return c.awaitGrown(ctx, w)
+}
+
+// grow asks for one more machine.
+func (c *Roller) grow(ctx context.Context, w worker) error {
+	live, err := c.must(ctx, deploymentKind(), w.deployment)
+	if err != nil {
+		return err
+	}
+	replicas, _, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", kube.TargetOf(live), err)
+	}
+	if replicas >= w.number {
+		return nil
+	}
+	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": w.number}})
+}
+
+// awaitGrown waits until so many machines are ready, and every DaemonSet on them.
+func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
+	var nodes []string
+	err := c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
+		nodes = nodes[:0]
+		missing := ""
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			m := byName[name]
+			if m.GetLabels()[clusterv1.MachineDeploymentNameLabel] != w.deployment || m.GetDeletionTimestamp() != nil {
+				continue
+			}
+			if status, message := adopt.Condition(m, clusterv1.MachineReadyCondition); status != string(metav1.ConditionTrue) {
+				missing = strings.TrimSuffix(fmt.Sprintf("Machine/%s to be ready: %s", name, message), ": ")
+				continue
+			}
+			nodes = append(nodes, text(m, "status", "nodeRef", "name"))
+		}
+		switch {
+		case int64(len(nodes)) >= w.number:
+			return ""
+		case missing == "":
+			return fmt.Sprintf("MachineDeployment/%s to make machine %d", w.deployment, w.number)
+		}
+		return missing
+	})
+	if err != nil {
+		return err
+	}
+	return c.awaitDaemons(ctx, nodes)
+}
+
+// awaitDaemons waits until every DaemonSet has a pod on every Node it wants one on, and until those on the new Nodes are ready.
+func (c *Roller) awaitDaemons(ctx context.Context, nodes []string) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		sets, pods := &appsv1.DaemonSetList{}, &corev1.PodList{}
+		if err := c.Workload.Client.List(ctx, sets); err != nil {
+			return "", fmt.Errorf("listing DaemonSets of the workload cluster: %w", err)
+		}
+		for i := range sets.Items {
+			if s := &sets.Items[i]; s.Status.CurrentNumberScheduled < s.Status.DesiredNumberScheduled {
+				return fmt.Sprintf("DaemonSet %s/%s to be on every Node", s.Namespace, s.Name), nil
+			}
+		}
+		for _, node := range nodes {
+			if err := c.Workload.Client.List(ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+				return "", fmt.Errorf("listing the pods of Node %s: %w", node, err)
+			}
+			for i := range pods.Items {
+				pod := &pods.Items[i]
+				if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && !podReady(pod) {
+					return fmt.Sprintf("pod %s/%s of DaemonSet %s on the new Node %s to be ready", pod.Namespace, pod.Name, owner.Name, node), nil
+				}
+			}
+		}
+		return "", nil
+	})
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}

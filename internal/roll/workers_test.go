@@ -1,0 +1,126 @@
+package roll
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// TestReplacementsAreNumbered by the order of the workers: a run that goes on asks for no machine more.
+func TestReplacementsAreNumbered(t *testing.T) {
+	t.Parallel()
+	c := with(t)
+	node := func(id string) legacy.Node {
+		return legacy.Node{ID: id, Role: legacy.Worker, Pod: &legacy.Doc[corev1.Pod]{Object: corev1.Pod{}}}
+	}
+	missing := node("m1ss1")
+	missing.Pod = nil
+	c.Picture.Nodes = []legacy.Node{{ID: "m4st3", Role: legacy.Master}, node("a1"), node("b1"), node("a2"), missing}
+	c.Result.Workers = map[string]string{"a1": "small", "b1": "large", "a2": "small", "m1ss1": "small"}
+	for id, want := range map[string]struct {
+		deployment string
+		number     int64
+	}{"a1": {"small", 1}, "b1": {"large", 1}, "a2": {"small", 2}} {
+		w, err := c.worker(id)
+		require.NoError(t, err)
+		assert.Equal(t, want.deployment, w.deployment, id)
+		assert.Equal(t, want.number, w.number, id)
+		assert.Equal(t, id, w.ID)
+	}
+	for id, want := range map[string]string{"m1ss1": "or it has no pod", "m4st3": "has no such worker", "n0ne": "has no such worker"} {
+		_, err := c.worker(id)
+		require.ErrorContains(t, err, want, id)
+	}
+}
+
+func TestAnImageWithAShellIsChosen(t *testing.T) {
+	t.Parallel()
+	pods := func(images ...string) []*unstructured.Unstructured {
+		var out []*unstructured.Unstructured
+		for _, image := range images {
+			out = append(out, &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"image": image}}}}})
+		}
+		return out
+	}
+	for want, from := range map[string][]*unstructured.Unstructured{
+		"docker.io/giantswarm/kube-proxy:v1.21.5": pods("docker.io/giantswarm/node:v3.20.1", "docker.io/giantswarm/kube-proxy:v1.21.5"),
+		"quay.io/giantswarm/node:v3.20.1":         pods("docker.io/giantswarm/kube-scheduler:v1.21.5", "quay.io/giantswarm/node:v3.20.1"),
+		"":                                        append(pods("docker.io/giantswarm/kube-apiserver:v1.21.5"), &unstructured.Unstructured{Object: map[string]any{"spec": "odd"}}),
+	} {
+		assert.Equal(t, want, shellImage(from))
+	}
+}
+
+// TestManifestsMoveAwayAndBack runs the scripts as the pod does, in a directory instead of /etc/kubernetes; each may run twice.
+func TestManifestsMoveAwayAndBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	all := []string{"k8s-api-server.yaml", "k8s-controller-manager.yaml", "k8s-scheduler.yaml"}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "manifests"), 0o700))
+	for _, file := range all {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "manifests", file), []byte(file), 0o600))
+	}
+	run := func(script string) error {
+		command := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+		command.Dir = dir
+		return command.Run()
+	}
+	there := func(folder string) []string {
+		var names []string
+		entries, err := os.ReadDir(filepath.Join(dir, folder))
+		if os.IsNotExist(err) {
+			return nil
+		}
+		require.NoError(t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	for range 2 {
+		require.NoError(t, run(moveAway))
+		assert.Equal(t, all[:1], there("manifests"), "the API server goes on")
+		assert.Equal(t, all[1:], there("manifests-stopped"))
+	}
+	for range 2 {
+		require.NoError(t, run(moveBack))
+		assert.Equal(t, all, there("manifests"))
+		assert.Nil(t, there("manifests-stopped"))
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "manifests", all[2])))
+	require.Error(t, run(moveAway), "a manifest that is nowhere is no success")
+}
+
+// TestTheAPIServerComesBackWhateverHappens ends the pod while the API server is away: a machine without one would be made again.
+func TestTheAPIServerComesBackWhateverHappens(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	manifest := filepath.Join(dir, "manifests", "k8s-api-server.yaml")
+	require.NoError(t, os.Mkdir(filepath.Dir(manifest), 0o700))
+	require.NoError(t, os.WriteFile(manifest, []byte("the API server"), 0o600))
+	command := exec.CommandContext(t.Context(), "/bin/sh", "-c", hangUp)
+	command.Dir = dir
+	// Its own group, so that what it waits with ends, too, as in a container.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, command.Start())
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(manifest)
+		return os.IsNotExist(err)
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, command.Wait())
+	_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // The rest of the group, if any.
+	content, err := os.ReadFile(manifest)
+	require.NoError(t, err)
+	assert.Equal(t, "the API server", string(content))
+}

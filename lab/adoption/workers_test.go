@@ -1,0 +1,78 @@
+package adoption
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// rollWorkers runs the migration to where no legacy machine is left.
+func (x *takeover) rollWorkers(ctx context.Context, more ...string) (cli.Code, string, string) {
+	return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn, "--until", plan.PhaseWorkers}, more...)...)
+}
+
+func TestTheWorkersAreReplaced(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "annie", 2)
+	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
+	require.Equal(t, cli.CodeOK, code, said)
+	name := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "till"}
+	require.NoError(t, x.inside.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "default"}}))
+	require.NoError(t, x.inside.Create(t.Context(), &corev1.Pod{ObjectMeta: name, Spec: corev1.PodSpec{
+		NodeName: x.o.c.Workers[0], Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}},
+	}}))
+
+	code, stdout, said := x.rollWorkers(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertRolled(2)
+	err := x.inside.Get(t.Context(), client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, &corev1.Pod{})
+	assert.True(t, apierrors.IsNotFound(err), "evicted: %v", err)
+	report := decode(t, stdout)
+	assert.Equal(t, plan.PhaseWorkers, report.Phases[len(report.Phases)-1].Name)
+	code, stdout, said = x.o.migrate(t.Context(), "proof", x.o.c.ID, "-o", "json")
+	assert.NotEqual(t, cli.CodeBlocked, code, stdout+said)
+	assert.Contains(t, stdout, "the migration replaced this machine, as planned")
+}
+
+// assertRolled says that only machines of Cluster API are left, and that nothing would come of them.
+func (x *takeover) assertRolled(workers int) {
+	x.Helper()
+	x.assertReplaced(workers)
+	machines := &infrav1.KVMMachineList{}
+	require.NoError(x, x.management.List(x.Context(), machines, client.InNamespace(x.o.c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: x.o.c.ID}))
+	assert.Len(x, machines.Items, workers+1)
+	for i := range machines.Items {
+		assert.Nil(x, machines.Items[i].Spec.Adopted, machines.Items[i].Name)
+	}
+	nodes := &corev1.NodeList{}
+	require.NoError(x, x.inside.List(x.Context(), nodes))
+	for i := range nodes.Items {
+		assert.NotContains(x, append([]string{x.o.c.Master}, x.o.c.Workers...), nodes.Items[i].Name)
+		assert.False(x, nodes.Items[i].Spec.Unschedulable, nodes.Items[i].Name)
+	}
+	pods := &corev1.PodList{}
+	require.NoError(x, x.management.List(x.Context(), pods, client.InNamespace(x.o.c.ID)))
+	assert.Empty(x, pods.Items, "no legacy VM runs")
+}
+
+// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase.
+func TestKilledWhileWorkersAreReplaced(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "sisyphus", 2)
+	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
+	require.Equal(t, cli.CodeOK, code, said)
+	x.o.untilDone(t, 1, changes, x.rollWorkers, cli.CodeOK)
+	x.assertRolled(2)
+}
