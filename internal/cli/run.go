@@ -316,7 +316,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 	case o.back && u.object == nil:
 		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
 	case o.back:
-	case !migrate.Started(u.object):
+	case !migrate.Started(u.object), begins(o.until, u.object):
 		if code := codeOfCheck(u.found.report.Outcome); code != CodeOK {
 			if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true}); err != nil {
 				return err
@@ -324,7 +324,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 			_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. migrate check %s says more.\n", u.id)
 			return ended(code)
 		}
-		if !u.found.caKey {
+		if !migrate.Started(u.object) && !u.found.caKey {
 			return usage("--ca-cert ca.crt --ca-key ca.key", "the cluster's CA key is needed to run")
 		}
 	case u.object.Spec.Pause != nil && !o.lift:
@@ -342,6 +342,11 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		return migrate.SetPause(ctx, change.Client, u.object, nil)
 	}
 	return nil
+}
+
+// begins tells that a run would begin to replace machines: that may be long after the cluster was adopted, so the checks count once more.
+func begins(until string, object *migrationv1alpha1.ClusterMigration) bool {
+	return (until == plan.PhaseControlPlane || until == plan.PhaseWorkers) && !migrate.Begun(object, plan.PhaseControlPlane)
 }
 
 // confirm asks the person at the terminal to type the cluster's id.

@@ -131,13 +131,18 @@ func CourseOf(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) 
 	}
 	return proof.Course{
 		Elections: int(object.Status.Elections), Retired: Retired(object, record),
-		Replacing: anyStep(object, func(id string) bool { return strings.HasPrefix(id, plan.PhaseControlPlane+"/") }),
+		Replacing: Begun(object, plan.PhaseControlPlane),
 	}
 }
 
 // Started tells that something of a migration may have happened that was not taken back; an object that is nil has not.
 func Started(object *migrationv1alpha1.ClusterMigration) bool {
 	return anyStep(object, func(string) bool { return true })
+}
+
+// Begun tells that some step of a phase was begun and not taken back.
+func Begun(object *migrationv1alpha1.ClusterMigration, phase string) bool {
+	return anyStep(object, func(id string) bool { return strings.HasPrefix(id, phase+"/") })
 }
 
 // changed tells that the cluster itself may have been changed: all steps but those that only look and record.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -117,6 +118,13 @@ type server struct {
 	clients   kubernetes.Interface
 	metadata  metadata.Interface
 	resources map[schema.GroupResource]resource
+	// away are the aggregated APIs that did not answer.
+	away map[string]bool
+}
+
+// onlyAway are the aggregated APIs that answer through the old server, and not through the new one.
+func (s *servers) onlyAway() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.after.away)), func(group string) bool { return s.before.away[group] })
 }
 
 // resource is what a server can list.
@@ -129,20 +137,35 @@ type resource struct {
 // VerifyServer compares the new API server with the old one before anybody else asks it: both look at the same etcd, so everything has to be the same.
 //
 //  1. it answers under the cluster's name with a certificate of the cluster's authority,
-//  2. every resource that both serve has the same objects, by UID and resource version,
-//  3. the values of Secrets are the same, so it has the key they are encrypted with,
-//  4. each accepts service account tokens that the other issued, and those in old Secrets.
+//  2. it has the settings by which the old one knows people and keeps records,
+//  3. aggregated APIs answer through it as well, so it reaches Services, and webhooks with them,
+//  4. every resource that both serve has the same objects, by UID and resource version,
+//  5. the values of Secrets are the same, so it has the key they are encrypted with,
+//  6. each accepts service account tokens that the other issued, and those in old Secrets.
 func (c *Roller) VerifyServer(ctx context.Context) error {
 	config, err := c.newServerConfig(ctx)
 	if err != nil {
+		return err
+	}
+	if err := c.compareSettings(ctx); err != nil {
 		return err
 	}
 	s := &servers{note: c.note}
 	if s.before, err = newServer(c.Inside); err != nil {
 		return fmt.Errorf("asking the old API server: %w", err)
 	}
-	if s.after, err = newServer(config); err != nil {
-		return fmt.Errorf("asking the new API server: %w", err)
+	err = c.poll(ctx, func(context.Context) (string, error) {
+		if s.after, err = newServer(config); err != nil {
+			return "", fmt.Errorf("asking the new API server: %w", err)
+		}
+		// The new machine's way to Services takes a while to come up.
+		if away := s.onlyAway(); len(away) > 0 {
+			return "the new API server to reach the aggregated API " + strings.Join(away, ", "), nil
+		}
+		return "", nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, compare := range []func(context.Context) error{s.compareObjects, s.compareSecrets, s.compareTokens} {
 		if err := compare(ctx); err != nil {
@@ -169,10 +192,16 @@ func newServer(config *rest.Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{clients: clients, metadata: objects, resources: map[schema.GroupResource]resource{}}
+	s := &server{clients: clients, metadata: objects, resources: map[schema.GroupResource]resource{}, away: map[string]bool{}}
 	lists, err := clients.Discovery().ServerPreferredResources()
-	// An aggregated API that is down is so for both; what it serves cannot be compared.
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+	// What an aggregated API serves that is down cannot be compared.
+	failed := &discovery.ErrGroupDiscoveryFailed{}
+	switch {
+	case errors.As(err, &failed):
+		for version := range failed.Groups {
+			s.away[version.String()] = true
+		}
+	case err != nil:
 		return nil, err
 	}
 	for _, list := range lists {

@@ -145,6 +145,13 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Contains(t, said, "--approve control-plane")
 	assert.Empty(t, adopted.Diff(x.settledHere()), "a run that waits for an approval changes nothing")
 
+	// What was accepted for the adoption is not accepted for ever.
+	code, _, said = x.o.migrate(t.Context(), "run", x.o.c.ID, "--yes", "--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane,
+		"--decisions", filepath.Join(x.o.dir, "decisions.yaml"))
+	require.Equal(t, cli.CodeDecision, code, said)
+	assert.Contains(t, said, "Nothing was written")
+	assert.Empty(t, adopted.Diff(x.settledHere()))
+
 	code, stdout, said := x.run(t.Context())
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.Contains(t, said, "--approve point-of-no-return   Take back with: migrate rollback "+x.o.c.ID+" --to adopt")

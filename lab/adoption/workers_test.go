@@ -44,6 +44,15 @@ func TestTheWorkersAreReplaced(t *testing.T) {
 	code, stdout, said = x.o.migrate(t.Context(), "proof", x.o.c.ID, "-o", "json")
 	assert.NotEqual(t, cli.CodeBlocked, code, stdout+said)
 	assert.Contains(t, stdout, "the migration replaced this machine, as planned")
+	// Who looks at the cluster afterwards still gets answers.
+	for _, command := range []string{"plan", "check", "inventory", "status"} {
+		code, _, said = x.o.migrate(t.Context(), command, x.o.c.ID)
+		assert.NotContains(t, []cli.Code{cli.CodeError, cli.CodeUsage}, code, "%s: %s", command, said)
+	}
+	code, stdout, said = x.o.migrate(t.Context(), "status", x.o.c.ID)
+	require.Equal(t, cli.CodeOK, code, said)
+	assert.Contains(t, stdout, "the point of no return is passed")
+	assert.NotContains(t, stdout, "migrate rollback")
 }
 
 // assertRolled says that only machines of Cluster API are left, and that nothing would come of them.

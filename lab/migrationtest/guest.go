@@ -469,6 +469,10 @@ func (g *Guest) register(ctx context.Context, name string, address net.IP) error
 	objects := make([]client.Object, 0, 8)
 	objects = append(objects, node)
 	for _, component := range []string{"etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"} {
+		var command []string
+		if component == "kube-apiserver-" {
+			command = apiServerFlags("/etc/kubernetes/audit-policy.yaml")
+		}
 		objects = append(objects, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: metav1.NamespaceSystem, Name: component + name,
@@ -478,7 +482,7 @@ func (g *Guest) register(ctx context.Context, name string, address net.IP) error
 			},
 			Spec: corev1.PodSpec{
 				NodeName: name, HostNetwork: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-				Containers: []corev1.Container{{Name: "main", Image: "lab.invalid/main:1"}},
+				Containers: []corev1.Container{{Name: "main", Image: "lab.invalid/main:1", Command: command}},
 			},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		})

@@ -29,6 +29,11 @@ func staticPods() map[string]string {
 	return map[string]string{"k8s-api-server.yaml": "api-server", "k8s-controller-manager.yaml": "controller-manager", "k8s-scheduler.yaml": "scheduler"}
 }
 
+// apiServerFlags are those that users of both API servers would notice.
+func apiServerFlags(auditPolicy string) []string {
+	return []string{"kube-apiserver", "--etcd-prefix=giantswarm.io", "--service-cluster-ip-range=172.31.0.0/16", "--audit-policy-file=" + auditPolicy}
+}
+
 // leases are held by what a manifest's program leads.
 func leases() map[string]string {
 	return map[string]string{"k8s-controller-manager.yaml": "kube-controller-manager", "k8s-scheduler.yaml": "kube-scheduler"}
@@ -118,6 +123,9 @@ func (m *master) tick(ctx context.Context, other string) error {
 		pod := m.pod("k8s-"+component+"-"+m.c.Master, "docker.io/giantswarm/kube-"+component+":v1.21.5")
 		pod.Labels = map[string]string{"app.kubernetes.io/name": component}
 		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "made"}
+		if component == "api-server" {
+			pod.Spec.Containers[0].Command = apiServerFlags("/etc/kubernetes/policies/audit-policy.yaml")
+		}
 		var err error
 		if m.runs(file) {
 			err = m.create(ctx, pod)
@@ -146,7 +154,7 @@ func (m *master) runPods(ctx context.Context) error {
 			err = m.remove(ctx, pod)
 		case m.running[pod.UID] != nil && pod.Status.Phase == corev1.PodRunning && m.running[pod.UID].ended():
 			err = m.ended(ctx, pod, m.running[pod.UID])
-		case pod.Status.Phase == corev1.PodPending && len(pod.Spec.Containers[0].Command) > 0:
+		case pod.Status.Phase == corev1.PodPending && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" && len(pod.Spec.Containers[0].Command) > 0:
 			err = m.run(ctx, pod)
 		}
 		if err != nil {

@@ -1,0 +1,98 @@
+package roll
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+)
+
+// settings are the flags of an API server that its users would notice: with another value, people are somebody else or nobody, and records end. What
+// names a file is compared by being there: the files lie elsewhere on the new machine.
+func settings() (values, files []string) {
+	return []string{
+			"etcd-prefix", "oidc-client-id", "oidc-groups-claim", "oidc-groups-prefix", "oidc-issuer-url", "oidc-username-claim", "oidc-username-prefix",
+			"service-account-issuer", "service-cluster-ip-range",
+		}, []string{
+			"audit-log-path", "audit-policy-file", "encryption-provider-config",
+		}
+}
+
+// compareSettings compares the flags of both API servers, as their static pods show them.
+func (c *Roller) compareSettings(ctx context.Context) error {
+	mirrors, err := c.mirrored(ctx, apiServer)
+	if err != nil {
+		return err
+	}
+	node, err := c.newNode(ctx)
+	if err != nil {
+		return err
+	}
+	if len(mirrors) == 0 || node == nil {
+		return fmt.Errorf("%w: the static pods of both API servers cannot be seen", ErrDiffers)
+	}
+	var flags [2]map[string]string
+	for i, name := range []string{mirrors[0], apiServerPod + node.GetName()} {
+		pod, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, name)
+		if err != nil {
+			return err
+		}
+		if pod == nil {
+			return fmt.Errorf("%w: pod %s/%s is gone", adopt.ErrReplaced, systemNamespace, name)
+		}
+		flags[i] = flagsOf(pod)
+	}
+	if other := different(flags[0], flags[1]); len(other) > 0 {
+		return fmt.Errorf("%w: %s", ErrDiffers, strings.Join(other, "; "))
+	}
+	c.note("both API servers have the same settings for people, names and records, of %d and %d flags", len(flags[0]), len(flags[1]))
+	return nil
+}
+
+// different are the settings that the new API server has otherwise.
+func different(before, after map[string]string) []string {
+	values, files := settings()
+	var out []string
+	for _, name := range values {
+		// What the old one left out it had by default, and tokens are compared by themselves.
+		if was, is := before[name], after[name]; was != "" && strings.Trim(was, "/") != strings.Trim(is, "/") {
+			out = append(out, fmt.Sprintf("--%s was %q and is %q", name, was, is))
+		}
+	}
+	for _, name := range files {
+		_, was := before[name]
+		if _, is := after[name]; was && !is {
+			out = append(out, fmt.Sprintf("--%s was set and is not", name))
+		}
+	}
+	return out
+}
+
+// flagsOf are the flags of a pod's first container. None of those that are looked at holds a secret.
+func flagsOf(pod *unstructured.Unstructured) map[string]string {
+	flags := map[string]string{}
+	containers, _, err := unstructured.NestedSlice(pod.Object, "spec", "containers")
+	if err != nil || len(containers) == 0 {
+		return flags
+	}
+	container, ok := containers[0].(map[string]any)
+	if !ok {
+		return flags
+	}
+	for _, field := range []string{"command", "args"} {
+		words, _, err := unstructured.NestedStringSlice(container, field)
+		if err != nil {
+			continue
+		}
+		for _, word := range words {
+			if flag, found := strings.CutPrefix(word, "--"); found {
+				name, value, _ := strings.Cut(flag, "=")
+				flags[name] = value
+			}
+		}
+	}
+	return flags
+}

@@ -1,0 +1,48 @@
+package roll
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+func TestSettingsThatUsersWouldNoticeAreCompared(t *testing.T) {
+	t.Parallel()
+	old := map[string]string{
+		"oidc-issuer-url": "https://dex.example.test", "etcd-prefix": "/giantswarm.io", "audit-policy-file": "/etc/kubernetes/policies/audit-policy.yaml", "profiling": "false",
+	}
+	change := func(name, value string) map[string]string {
+		out := map[string]string{"audit-policy-file": "/elsewhere", "oidc-issuer-url": "https://dex.example.test", "etcd-prefix": "giantswarm.io", "service-account-issuer": "https://api"}
+		out[name] = value
+		if value == "" {
+			delete(out, name)
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		after map[string]string
+		want  []string
+	}{
+		"the same, files elsewhere": {change("profiling", "true"), nil},
+		"another issuer":            {change("oidc-issuer-url", "https://other.test"), []string{`--oidc-issuer-url was "https://dex.example.test" and is "https://other.test"`}},
+		"no issuer":                 {change("oidc-issuer-url", ""), []string{`--oidc-issuer-url was "https://dex.example.test" and is ""`}},
+		"another prefix":            {change("etcd-prefix", "registry"), []string{`--etcd-prefix was "/giantswarm.io" and is "registry"`}},
+		"no audit":                  {change("audit-policy-file", ""), []string{"--audit-policy-file was set and is not"}},
+	} {
+		assert.Equal(t, c.want, different(old, c.after), name)
+	}
+}
+
+func TestFlagsOfAStaticPod(t *testing.T) {
+	t.Parallel()
+	pod := func(container any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"containers": []any{container}}}}
+	}
+	assert.Equal(t, map[string]string{"oidc-client-id": "a=b", "anonymous-auth": "", "audit-log-path": "-"}, flagsOf(pod(map[string]any{
+		"command": []any{"kube-apiserver", "--oidc-client-id=a=b", "--anonymous-auth"}, "args": []any{"--audit-log-path=-", "word"},
+	})))
+	for _, odd := range []*unstructured.Unstructured{pod("odd"), pod(map[string]any{"command": "odd"}), {Object: map[string]any{"spec": "odd"}}} {
+		assert.Empty(t, flagsOf(odd))
+	}
+}
