@@ -139,6 +139,10 @@ type EndpointsPort struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
+
+	// adoptedOnly lists the port for adopted machines alone: a new machine does not serve there what clients of the Service expect.
+	// +optional
+	AdoptedOnly bool `json:"adoptedOnly,omitempty"`
 }
 
 // KVMClusterStatus is what the provider observed. It can be rebuilt from spec and the management cluster at any time.

@@ -153,6 +153,7 @@ A rollback that ended early goes on with the same command.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
 	}
 	cmd.Flags().StringVar(&o.to, "to", "", "the phase that stays done (default: everything is taken back)")
+	cmd.Flags().StringVar(&o.examine.targetNamespace, "target-namespace", "", "namespace of the Cluster API objects (default: org-<organization>)")
 	s.addEngineFlags(cmd, &o)
 	complete(cmd, "to", fixed(migrate.PhaseNames()...))
 	return cmd
@@ -317,15 +318,8 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
 	case o.back:
 	case !migrate.Started(u.object), begins(o.until, u.object):
-		if code := codeOfCheck(u.found.report.Outcome); code != CodeOK {
-			if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true}); err != nil {
-				return err
-			}
-			_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. migrate check %s says more.\n", u.id)
-			return ended(code)
-		}
-		if !migrate.Started(u.object) && !u.found.caKey {
-			return usage("--ca-cert ca.crt --ca-key ca.key", "the cluster's CA key is needed to run")
+		if err := s.mustPass(u); err != nil {
+			return err
 		}
 	case u.object.Spec.Pause != nil && !o.lift:
 		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
@@ -340,6 +334,21 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 			return err
 		}
 		return migrate.SetPause(ctx, change.Client, u.object, nil)
+	}
+	return nil
+}
+
+// mustPass stops a run that a check or a human stands in the way of.
+func (s *session) mustPass(u *undertaking) error {
+	if code := codeOfCheck(u.found.report.Outcome); code != CodeOK {
+		if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true}); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. migrate check %s says more.\n", u.id)
+		return ended(code)
+	}
+	if !migrate.Started(u.object) && !u.found.caKey {
+		return usage("--ca-cert ca.crt --ca-key ca.key", "the cluster's CA key is needed to run")
 	}
 	return nil
 }
@@ -467,6 +476,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
 		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed,
+		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },
 		Forecast: func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error) {
 			inside, err := s.insideOf(ctx, typed, key)
@@ -602,7 +612,10 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 	if o.until == plan.PhaseControlPlane || o.until == plan.PhaseWorkers {
 		back += " --to " + plan.PhaseAdopt
 	}
-	if result.Final {
+	switch {
+	case o.back:
+		return again, ""
+	case result.Final:
 		return again, "   (the point of no return is passed)"
 	}
 	return again, "   Take back with: " + back
@@ -624,7 +637,8 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 			return ended(CodeWaiting)
 		}
 		if !o.back {
-			again = "migrate resume " + id
+			// With its goal: without, it would end at the default one, and leave a phase half way.
+			again = strings.Replace(again, "migrate run", "migrate resume", 1)
 		}
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
 		return ended(CodeWaiting)

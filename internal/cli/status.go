@@ -21,6 +21,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 // migrationOptions are what commands about a migration share.
@@ -212,15 +213,21 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 		}
 	}
 	_ = table.Flush() // a strings.Builder takes everything
-	back := "   take back with: migrate rollback " + m.Spec.ClusterID
-	if migrate.Final(graph, m) {
+	goal, back := "", "   take back with: migrate rollback "+m.Spec.ClusterID
+	if m.Status.Run != nil && m.Status.Run.Until != "" {
+		goal = " --until " + m.Status.Run.Until
+	}
+	switch {
+	case migrate.Final(graph, m):
 		back = "   the point of no return is passed"
+	case migrate.Begun(m, plan.PhaseControlPlane):
+		back += " --to " + plan.PhaseAdopt
 	}
 	switch m.Status.State {
 	case migrationv1alpha1.StatePaused:
-		fmt.Fprintf(&text, "go on with: migrate resume %s%s\n", m.Spec.ClusterID, back)
+		fmt.Fprintf(&text, "go on with: migrate resume %s%s%s\n", m.Spec.ClusterID, goal, back)
 	case migrationv1alpha1.StateFailed, migrationv1alpha1.StateStopped:
-		fmt.Fprintf(&text, "go on with: migrate run %s%s\n", m.Spec.ClusterID, back)
+		fmt.Fprintf(&text, "go on with: migrate run %s%s%s\n", m.Spec.ClusterID, goal, back)
 	case migrationv1alpha1.StateReached:
 		fmt.Fprintf(&text, "check again any time with: migrate proof %s%s\n", m.Spec.ClusterID, back)
 	case migrationv1alpha1.StateRunning, migrationv1alpha1.StateRollingBack, migrationv1alpha1.StateRolledBack:

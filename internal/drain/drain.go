@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capidrain "sigs.k8s.io/cluster-api/core/reconcilers/machine/drain"
@@ -53,7 +54,15 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 	helper := &capidrain.Helper{Client: d.Management, RemoteClient: d.Workload, GracePeriodSeconds: -1}
 	node := &corev1.Node{}
 	if err := d.Workload.Get(ctx, client.ObjectKey{Name: m.Node}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil // A node that is gone has nothing to drain.
+		}
 		return fmt.Errorf("reading node %s: %w", m.Node, err)
+	}
+	if unreachable(node) {
+		// As Cluster API does (core/reconcilers/machine, drainNode): nobody confirms there that a pod has ended.
+		d.tell("node %s does not answer: its pods are not waited for", m.Node)
+		helper.GracePeriodSeconds, helper.SkipWaitForDeleteTimeoutSeconds = 1, 1
 	}
 	if err := helper.CordonNode(ctx, node); err != nil {
 		return fmt.Errorf("cordoning node %s: %w", m.Node, err)
@@ -88,6 +97,13 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 			return d.blocked(ctx, m.Node, result)
 		}
 	}
+}
+
+// unreachable tells of a node whose kubelet is silent.
+func unreachable(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+	})
 }
 
 func (d *Drainer) tell(format string, args ...any) {

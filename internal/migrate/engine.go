@@ -519,20 +519,18 @@ func (e *Engine) save(ctx context.Context) error {
 
 // retry tries again for as long as what fails may pass by itself: the API server is away, or somebody changed an object in between.
 func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Context) error) error {
-	// A timer counts the time that passes, whatever the clock on the wall is set to meanwhile.
-	deadline := e.Clock.NewTimer(e.opts.Retry)
-	defer deadline.Stop()
 	away := false
+	g := &grace{clock: e.Clock, allowed: e.opts.Retry}
+	defer g.end()
 	for {
 		err := do(ctx)
-		over := rang(deadline)
+		if err != nil && ctx.Err() != nil {
+			return failure.Join(ctx.Err(), err)
+		}
 		// A server that comes back forbids everything until it has read its roles.
 		passing := passes(err) || away && apierrors.IsForbidden(err)
 		away = away || kube.Transient(err)
-		if err == nil || ctx.Err() != nil || !passing || over {
-			if err != nil && ctx.Err() != nil {
-				return failure.Join(ctx.Err(), err)
-			}
+		if !passing || g.over() {
 			return err
 		}
 		if step != "" {
@@ -546,6 +544,28 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 		case <-ctx.Done():
 			timer.Stop()
 		}
+	}
+}
+
+// grace is the time in which something may fail again and again. It counts from the first failure, however long the work took before it, and by a
+// timer, whatever the clock on the wall is set to meanwhile.
+type grace struct {
+	clock   clock.Clock
+	allowed time.Duration
+	timer   clock.Timer
+}
+
+// over is asked after every failure.
+func (g *grace) over() bool {
+	if g.timer == nil {
+		g.timer = g.clock.NewTimer(g.allowed)
+	}
+	return rang(g.timer)
+}
+
+func (g *grace) end() {
+	if g.timer != nil {
+		g.timer.Stop()
 	}
 }
 

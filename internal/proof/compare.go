@@ -140,7 +140,7 @@ func compareVMs(before, after VMs, course Course) []Subject {
 	for i, v := range before.Items {
 		s := Subject{Kind: SubjectVM, Name: v.Name}
 		if now := still[i]; now != nil {
-			s.Facts = compareVM(v, *now)
+			s.Facts = course.whole(v.Pod, compareVM(v, *now))
 		} else if now := find(func(now VM) bool { return now.Name == v.Name }); now != nil {
 			s.Facts = []Fact{changed("pod", PodReplaced, v.identity(), now.identity(),
 				"pod %s was replaced by %s: the VM was started anew with empty disks", v.Pod, now.Pod)}
@@ -239,7 +239,7 @@ func compareNodes(before, after *Evidence) []Subject {
 		known[n.Name] = true
 		s := Subject{Kind: SubjectNode, Name: n.Name}
 		if i := slices.IndexFunc(after.Nodes.Items, func(now Node) bool { return now.Name == n.Name }); i >= 0 {
-			s.Facts = compareNode(n, after.Nodes.Items[i], before.Metadata.CollectedAt)
+			s.Facts = after.Course.whole(n.Name, compareNode(n, after.Nodes.Items[i], before.Metadata.CollectedAt))
 		} else {
 			s.Facts = []Fact{after.Course.gone(n.Name, changed("Node", NodeGone, "UID "+n.UID, none, "Node %s is gone: it was deleted", n.Name))}
 		}
@@ -248,7 +248,7 @@ func compareNodes(before, after *Evidence) []Subject {
 	for _, n := range after.Nodes.Items {
 		if !known[n.Name] {
 			subjects = append(subjects, Subject{Kind: SubjectNode, Name: n.Name, Facts: []Fact{
-				after.Course.appeared(changed("Node", NodeAppeared, none, "UID "+n.UID, "Node %s was not there before: another machine joined", n.Name)),
+				after.Course.joined(after.Cluster, n, changed("Node", NodeAppeared, none, "UID "+n.UID, "Node %s was not there before: another machine joined", n.Name)),
 			}})
 		}
 	}
@@ -411,7 +411,7 @@ func compareMembers(before, after *Evidence) []Subject {
 	for _, m := range is {
 		if !taken[m.ID] && find(was, func(o Member) bool { return o.ID == m.ID }) == nil {
 			subjects = append(subjects, Subject{Kind: SubjectMember, Name: m.called(), Facts: []Fact{
-				after.Course.appeared(changed("member", MemberAppeared, none, m.identity(), "member %s was not there before: somebody added it", m.called())),
+				after.Course.member(after, m, changed("member", MemberAppeared, none, m.identity(), "member %s was not there before: somebody added it", m.called())),
 			}})
 		}
 	}

@@ -3,6 +3,7 @@ package proof
 import (
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Course is what the migration itself has done, or may have, since the first look, by its own record. It makes some changes expected; nobody else's.
@@ -27,13 +28,39 @@ func (c Course) gone(name string, f Fact) Fact {
 	return f
 }
 
-// appeared judges a Node or member that was not there before.
-func (c Course) appeared(f Fact) Fact {
-	if c.Replacing {
-		return expected(f, "it joined while the migration replaces machines")
+// whole judges everything about a pod or Node that is still there: one that is just being replaced may be going already.
+func (c Course) whole(name string, facts []Fact) []Fact {
+	if !c.retired(name) {
+		return facts
+	}
+	for i := range facts {
+		if facts[i].Result == Changed {
+			facts[i] = expected(facts[i], "the migration is just replacing this machine")
+		}
+	}
+	return facts
+}
+
+// joined judges a Node that was not there before: machines of the cluster tell by their provider ID that they are.
+func (c Course) joined(cluster string, n Node, f Fact) Fact {
+	if c.Replacing && strings.HasPrefix(n.ProviderID, "kvm://"+cluster+"/") {
+		return expected(f, meanwhile)
 	}
 	return f
 }
+
+// member judges a member of etcd that was not there before: it is called like the Node that it runs on, or not at all before it starts.
+func (c Course) member(e *Evidence, m Member, f Fact) Fact {
+	known := m.Name == "" || slices.ContainsFunc(e.Nodes.Items, func(n Node) bool {
+		return n.Name == m.Name && strings.HasPrefix(n.ProviderID, "kvm://"+e.Cluster+"/")
+	})
+	if c.Replacing && known {
+		return expected(f, meanwhile)
+	}
+	return f
+}
+
+const meanwhile = "it joined while the migration replaces machines"
 
 const moved = "the migration moved the leadership"
 

@@ -35,8 +35,24 @@ func TestWhatTheMigrationDidIsExpected(t *testing.T) {
 			e.Nodes.Items, e.Course.Retired = e.Nodes.Items[1:], []string{node}
 		}, proof.Untouched},
 		"a Node that joined meanwhile": {func(e *proof.Evidence) {
-			e.Nodes.Items = append(e.Nodes.Items, proof.Node{Name: "new"})
+			e.Nodes.Items = append(e.Nodes.Items, proof.Node{Name: "new", ProviderID: "kvm://al9qy/new"})
 			e.Course.Replacing = true
+		}, proof.Untouched},
+		"a Node of somebody else meanwhile": {func(e *proof.Evidence) {
+			e.Nodes.Items = append(e.Nodes.Items, proof.Node{Name: "new", ProviderID: "kvm://b4n9x/new"})
+			e.Course.Replacing = true
+		}, proof.Touched},
+		"a member of the new Node": {func(e *proof.Evidence) {
+			e.Nodes.Items = append(e.Nodes.Items, proof.Node{Name: "new", ProviderID: "kvm://al9qy/new"})
+			e.Etcd.Members = append(e.Etcd.Members, proof.Member{ID: "2", Name: "new"})
+			e.Course.Replacing = true
+		}, proof.Untouched},
+		"a member of somebody else": {func(e *proof.Evidence) {
+			e.Etcd.Members = append(e.Etcd.Members, proof.Member{ID: "2", Name: "new"})
+			e.Course.Replacing = true
+		}, proof.Touched},
+		"a VM that is just being replaced": {func(e *proof.Evidence) {
+			e.VMs.Items[0].DeletionTimestamp, e.Course.Retired = new(first.Metadata.CollectedAt), []string{pod}
 		}, proof.Untouched},
 		"a Node that joined by itself": {func(e *proof.Evidence) {
 			e.Nodes.Items = append(e.Nodes.Items, proof.Node{Name: "new"})

@@ -55,20 +55,18 @@ func (c *Roller) wanted(cluster *unstructured.Unstructured, t template) (*unstru
 
 // mark brings the marks of template and machine to what is wanted.
 func (c *Roller) mark(ctx context.Context, t template) error {
-	cluster, err := c.must(ctx, clusterKind(), c.Picture.ID)
-	if err != nil {
-		return err
-	}
-	wanted, err := c.wanted(cluster, t)
-	if err != nil {
-		return err
-	}
 	live, err := c.must(ctx, kcpKind(), c.Picture.ID)
 	if err != nil {
 		return err
 	}
+	marked := map[string]any{
+		"annotations": map[string]any{infrav1.HoldAnnotation: valueIf(t.held)},
+		"labels":      map[string]any{infrav1.ExcludeFromTrafficLabel: valueIf(t.excluded)},
+	}
+	// The marks alone: what the machine is made of was decided when it was made, and a later run may be told otherwise.
 	if marks(live, "spec", "machineTemplate", "metadata") != t {
-		if _, err := c.Management.Writer.Apply(ctx, wanted); err != nil {
+		patch := map[string]any{"spec": map[string]any{"machineTemplate": map[string]any{"metadata": marked}}}
+		if err := c.Management.Writer.Merge(ctx, kube.TargetOf(live), patch); err != nil {
 			return err
 		}
 	}
@@ -76,10 +74,7 @@ func (c *Roller) mark(ctx context.Context, t template) error {
 	if err != nil || marks(machine, "metadata") == t {
 		return err
 	}
-	return c.Management.Writer.Merge(ctx, kube.TargetOf(machine), map[string]any{"metadata": map[string]any{
-		"annotations": map[string]any{infrav1.HoldAnnotation: valueIf(t.held)},
-		"labels":      map[string]any{infrav1.ExcludeFromTrafficLabel: valueIf(t.excluded)},
-	}})
+	return c.Management.Writer.Merge(ctx, kube.TargetOf(machine), map[string]any{"metadata": marked})
 }
 
 func valueIf(wanted bool) any {

@@ -2,6 +2,7 @@ package roll
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,8 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
@@ -25,7 +28,6 @@ const (
 mkdir -p manifests-stopped
 for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
   if [ -e "manifests/$file" ]; then mv "manifests/$file" "manifests-stopped/$file"; fi
-  [ -e "manifests-stopped/$file" ]
 done`
 	moveBack = `set -eu
 for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
@@ -64,14 +66,58 @@ func leaseKind() schema.GroupVersionKind {
 // StopControllers ends the legacy controller-manager and scheduler by taking their manifests away, in a pod on the legacy master: nothing else
 // of the machine changes, and its kubelet ends them within seconds.
 func (c *Roller) StopControllers(ctx context.Context) error {
-	running, err := c.legacyControllers(ctx)
+	return c.moveManifests(ctx, moveAway, 0)
+}
+
+// moveManifests runs a script on the legacy master until so many of the legacy controllers run there. The pod stays until they do: mirror pods are
+// late, and only when there is no such pod do they tell how the manifests lie.
+func (c *Roller) moveManifests(ctx context.Context, script string, wanted int) error {
+	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
 	if err != nil {
 		return err
 	}
-	if len(running) == 0 {
-		return c.removeMover(ctx)
+	running, err := c.legacyControllers(ctx)
+	switch {
+	case err != nil:
+		return err
+	case left == nil && len(running) == wanted:
+		return nil
+	case left == nil || scriptOf(left) != script:
+		if left, err = c.startMover(ctx, script); err != nil {
+			return err
+		}
 	}
-	return c.onMaster(ctx, moveAway)
+	if err := c.awaitMover(ctx, left); err != nil {
+		return err
+	}
+	err = c.poll(ctx, func(ctx context.Context) (string, error) {
+		running, err := c.legacyControllers(ctx)
+		if err != nil || len(running) == wanted {
+			return "", err
+		}
+		return fmt.Sprintf("%d of the legacy controllers to run instead of %d", wanted, len(running)), nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.removed(ctx, c.Workload, left)
+}
+
+// scriptOf is what a mover runs.
+func scriptOf(pod *unstructured.Unstructured) string {
+	containers, _, err := unstructured.NestedSlice(pod.Object, "spec", "containers")
+	if err != nil || len(containers) == 0 {
+		return ""
+	}
+	container, ok := containers[0].(map[string]any)
+	if !ok {
+		return ""
+	}
+	command, _, err := unstructured.NestedStringSlice(container, "command")
+	if err != nil || len(command) == 0 {
+		return ""
+	}
+	return command[len(command)-1]
 }
 
 // VerifyControllersStopped waits until neither runs on the legacy master, and until the new machine's do their work: whoever led before gives
@@ -110,14 +156,7 @@ func (c *Roller) VerifyControllersStopped(ctx context.Context) error {
 
 // StartControllers puts the manifests back.
 func (c *Roller) StartControllers(ctx context.Context) error {
-	running, err := c.legacyControllers(ctx)
-	if err != nil {
-		return err
-	}
-	if len(running) == len(controllers()) {
-		return c.removeMover(ctx)
-	}
-	return c.onMaster(ctx, moveBack)
+	return c.moveManifests(ctx, moveBack, len(controllers()))
 }
 
 // VerifyControllersStarted waits until both run again.
@@ -154,14 +193,26 @@ func (c *Roller) mirrored(ctx context.Context, components ...string) ([]string, 
 // hangUpTime is how long the legacy API server may take to end: its kubelet kills it after half a minute.
 const hangUpTime = 45 * time.Second
 
+// calmBefore is how long the legacy API server has to be ready before it is ended again: a failed health check of the VM is forgotten after one that
+// succeeds, and there is one every 35 s (legacy-system.md 4.6).
+const calmBefore = 70 * time.Second
+
 // HangUp ends the legacy API server, so that its clients connect again, which leads them to the new one. Without its etcd it would not refuse them but
-// let them wait: who had asked it before, every kubelet among them, would be without an API until its own liveness probe ends it.
+// let them wait: who had asked it before, every kubelet among them, would be without an API until its own liveness probe ends it. From here on the VM has
+// some 140 s, so everything that could hold up the removal is looked at first.
 func (c *Roller) HangUp(ctx context.Context) error {
-	running, err := c.mirrored(ctx, apiServer)
-	if err != nil || len(running) == 0 {
+	if left, err := c.Left(ctx); err != nil || left {
 		return err
 	}
-	if _, err := c.startMover(ctx, hangUp); err != nil {
+	if err := c.mayLeave(ctx); err != nil {
+		return err
+	}
+	err := c.startHangUp(ctx)
+	if errors.Is(err, ErrNoShell) {
+		c.tell("the legacy API server cannot be ended: %s; its clients will notice", err)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	deadline := c.Clock.NewTimer(hangUpTime)
@@ -174,13 +225,76 @@ func (c *Roller) HangUp(ctx context.Context) error {
 			return "", nil
 		default:
 		}
-		switch {
-		case err == nil && len(running) == 0:
-			return "", nil
-		case err != nil && !kube.Transient(err):
+		if err != nil {
 			return "", err
 		}
-		return "the legacy API server to end", nil // What went through it fails once: that is how its clients notice.
+		if len(running) == 0 {
+			return "", nil
+		}
+		return "the legacy API server to end", nil
+	})
+}
+
+// startHangUp takes the API server's manifest away for a minute. When an earlier run has just done so, this one goes on from there: the time counts from then.
+func (c *Roller) startHangUp(ctx context.Context) error {
+	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
+	if err != nil {
+		return err
+	}
+	if left != nil && scriptOf(left) == hangUp {
+		switch corev1.PodPhase(text(left, "status", "phase")) {
+		case corev1.PodPending, corev1.PodRunning:
+			return nil
+		case corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
+		}
+	}
+	if err := c.awaitCalm(ctx); err != nil {
+		return err
+	}
+	_, err = c.startMover(ctx, hangUp)
+	return err
+}
+
+// mayLeave makes sure that etcd goes on without the legacy member: the new one answers, is well, and leads.
+func (c *Roller) mayLeave(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		own, err := c.newEtcd(ctx)
+		if err != nil {
+			return "", err
+		}
+		status, err := own.Status(ctx, own.Endpoints()[0])
+		switch err = failure.Join(err, own.Close()); {
+		case err != nil:
+			return "", err
+		case len(status.Errors) > 0:
+			return "", fmt.Errorf("%w: the new member says: %s", ErrUnwell, strings.Join(status.Errors, "; "))
+		case status.Leader != status.Member:
+			return "", fmt.Errorf("%w: the new member does not lead any more; take the phase back to step control-plane/lead by running it again after a rollback", ErrUnwell)
+		}
+		return "", nil
+	})
+}
+
+// awaitCalm waits until the legacy API server has been ready for a while: an earlier try may have ended it before.
+func (c *Roller) awaitCalm(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		names, err := c.mirrored(ctx, apiServer)
+		if err != nil {
+			return "", err
+		}
+		if len(names) == 0 {
+			return "the legacy API server to be back", nil
+		}
+		pod := &corev1.Pod{}
+		if err := c.Workload.Client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: names[0]}, pod); err != nil {
+			return "pod " + names[0], client.IgnoreNotFound(err)
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && c.Clock.Since(condition.LastTransitionTime.Time) >= calmBefore {
+				return "", nil
+			}
+		}
+		return "the legacy API server to be ready for " + calmBefore.String(), nil
 	})
 }
 
@@ -216,7 +330,7 @@ func (c *Roller) startMover(ctx context.Context, script string) (*unstructured.U
 	return c.Workload.Writer.Create(ctx, wanted)
 }
 
-// removeMover removes that pod, and waits until what ran in it has ended. Cluster API's drain would find it otherwise, and look again only after 20 s.
+// removeMover removes that pod, and waits until what ran in it has ended.
 func (c *Roller) removeMover(ctx context.Context) error {
 	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
 	if err != nil || left == nil {
@@ -225,15 +339,11 @@ func (c *Roller) removeMover(ctx context.Context) error {
 	return c.removed(ctx, c.Workload, left)
 }
 
-// onMaster runs a script to its end, and removes the pod.
-func (c *Roller) onMaster(ctx context.Context, script string) error {
-	pod, err := c.startMover(ctx, script)
-	if err != nil {
-		return err
-	}
+// awaitMover waits until a script has ended. The pod of one that failed is removed: the next try needs another.
+func (c *Roller) awaitMover(ctx context.Context, pod *unstructured.Unstructured) error {
 	failed := ""
 	scope := kube.Scope{GroupVersionKind: coreKind("Pod"), Namespace: systemNamespace}
-	err = c.Await(ctx, c.Workload, scope, func(byName map[string]*unstructured.Unstructured) string {
+	err := c.Await(ctx, c.Workload, scope, func(byName map[string]*unstructured.Unstructured) string {
 		now := byName[mover]
 		if now == nil {
 			failed = "it is gone"
@@ -249,16 +359,13 @@ func (c *Roller) onMaster(ctx context.Context, script string) error {
 		}
 		return strings.TrimSuffix("pod "+systemNamespace+"/"+mover+" on the legacy master to end: "+lastWords(now), ": ")
 	})
-	if err != nil {
+	if err != nil || failed == "" {
 		return err
 	}
 	if err := c.removed(ctx, c.Workload, pod); err != nil {
 		return err
 	}
-	if failed != "" {
-		return fmt.Errorf("moving manifests in pod %s/%s on the legacy master: %s", systemNamespace, mover, failed)
-	}
-	return nil
+	return fmt.Errorf("moving manifests in pod %s/%s on the legacy master: %s", systemNamespace, mover, failed)
 }
 
 // lastWords are what a pod's container or kubelet said.
@@ -294,9 +401,9 @@ func (c *Roller) moverPod(ctx context.Context, script string) (*unstructured.Uns
 	}
 	image := shellImage(pods)
 	if image == "" {
-		return nil, fmt.Errorf("looking for an image with a shell on the legacy master %s: no pod of kube-system there uses one of %s; "+
-			"move k8s-controller-manager.yaml and k8s-scheduler.yaml out of %s/manifests by hand, then run again",
-			master.Pod.Object.Name, strings.Join(shells(), ", "), manifestsFolder)
+		return nil, fmt.Errorf("%w: no pod of kube-system on %s uses one of %s; move k8s-controller-manager.yaml and k8s-scheduler.yaml by hand between %s/manifests "+
+			"and %s/manifests-stopped, away from the first to stop them and back to start them, then run again",
+			ErrNoShell, master.Pod.Object.Name, strings.Join(shells(), ", "), manifestsFolder, manifestsFolder)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"nodeName": master.Pod.Object.Name, "hostNetwork": true, "restartPolicy": string(corev1.RestartPolicyNever), "priorityClassName": "system-node-critical",

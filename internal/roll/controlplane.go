@@ -47,6 +47,8 @@ type Roller struct {
 	// Inside is how the workload cluster is reached by its name, and DialPod how one of its API servers is told from the other.
 	Inside  *rest.Config
 	DialPod DialPod
+	// Gate says whether this run may change anything now: etcd is asked directly, past the writers that ask it.
+	Gate func(ctx context.Context) error
 	// Gated makes a configuration of Inside's kind for code that writes by itself.
 	Gated func(config *rest.Config) *rest.Config
 	// Typed reads the management cluster with Cluster API's types, for Cluster API's own code; it changes nothing.
@@ -71,6 +73,8 @@ var (
 	ErrDiffers = errors.New("the new API server does not show the same as the old one")
 	// ErrNotCalm means that Cluster API would do something that nobody planned.
 	ErrNotCalm = errors.New("nobody planned what Cluster API would do")
+	// ErrNoShell means that nothing on the legacy master can run a script.
+	ErrNoShell = errors.New("there is no image with a shell on the legacy master")
 	// ErrUnwell means that etcd is not in a state in which its members may be changed.
 	ErrUnwell = errors.New("etcd is not well")
 )
@@ -188,6 +192,10 @@ func (c *Roller) poll(parent context.Context, ask func(ctx context.Context) (mis
 	told := ""
 	for {
 		missing, err := ask(ctx)
+		var away error
+		if err != nil && ctx.Err() == nil && kube.Transient(err) {
+			away, missing, err = err, "an answer: "+err.Error(), nil
+		}
 		if err != nil || missing == "" {
 			return err
 		}
@@ -200,7 +208,7 @@ func (c *Roller) poll(parent context.Context, ask func(ctx context.Context) (mis
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("waiting for %s: %w", missing, cmp.Or(parent.Err(), kube.ErrNotInTime))
+			return fmt.Errorf("waiting for %s: %w", missing, cmp.Or(parent.Err(), away, kube.ErrNotInTime))
 		}
 	}
 }
@@ -209,6 +217,13 @@ func (c *Roller) tell(format string, args ...any) {
 	if c.Tell != nil {
 		c.Tell(format, args...)
 	}
+}
+
+func (c *Roller) gate(ctx context.Context) error {
+	if c.Gate == nil {
+		return nil
+	}
+	return c.Gate(ctx)
 }
 
 func (c *Roller) electing(ctx context.Context) error {

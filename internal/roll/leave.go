@@ -16,6 +16,7 @@ import (
 
 // Lead moves the leadership of etcd to the new member, so that the legacy one's leave interrupts nothing.
 func (c *Roller) Lead(ctx context.Context) error {
+	asked := false
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		m, err := c.newMember(ctx)
 		if err != nil {
@@ -33,7 +34,13 @@ func (c *Roller) Lead(ctx context.Context) error {
 		case status.Leader != status.Member:
 			return "etcd to have a leader", nil
 		}
-		if err := c.electing(ctx); err != nil {
+		if !asked {
+			if err := c.electing(ctx); err != nil {
+				return "", err
+			}
+			asked = true
+		}
+		if err := c.gate(ctx); err != nil {
 			return "", err
 		}
 		err = c.Members.MoveLeader(ctx, c.legacyEndpoint(), m.ID)
@@ -170,6 +177,9 @@ func (c *Roller) RemoveLegacyMember(ctx context.Context, since time.Time) error 
 		table, err := own.Table(ctx)
 		if err == nil {
 			c.note("etcd before: %s", tableText(table))
+			err = c.gate(ctx)
+		}
+		if err == nil {
 			err = own.Remove(ctx, own.Endpoints()[0], legacy.ID)
 		}
 		err = failure.Join(err, own.Close())
@@ -212,8 +222,15 @@ func (c *Roller) RetireMaster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.removeMover(ctx); err != nil {
+	// Cluster API's drain would find the pod otherwise, and look again only after 20 s. Nobody waits for its kubelet here: it may be gone.
+	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
+	if err != nil {
 		return err
+	}
+	if left != nil {
+		if err := c.Workload.Writer.DeleteNow(ctx, kube.TargetOf(left)); err != nil {
+			return err
+		}
 	}
 	return c.retireNode(ctx, master)
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
@@ -154,6 +155,9 @@ func (c *Roller) Promote(ctx context.Context) error {
 		if good++; good < steady {
 			return "the connection to learner " + m.ID.String() + " to last", nil
 		}
+		if err := c.gate(ctx); err != nil {
+			return "", err
+		}
 		err = c.Members.Promote(ctx, c.legacyEndpoint(), m.ID)
 		if errors.Is(err, etcd.ErrNotCaughtUp) {
 			return "learner " + m.ID.String() + " to catch up", nil
@@ -202,6 +206,9 @@ func (c *Roller) Part(ctx context.Context) error {
 		if err != nil {
 			return "", err
 		}
+		if err := c.isLegacy(ctx, status.Member); err != nil {
+			return "", err
+		}
 		for _, m := range all.Members {
 			if m.ID == status.Member {
 				continue
@@ -209,6 +216,9 @@ func (c *Roller) Part(ctx context.Context) error {
 			if err := c.leadByLegacy(ctx, status); err != nil {
 				// The removal goes through the legacy member also while it follows; a leader that is removed steps down.
 				c.tell("the legacy member does not lead again yet: %s", err)
+			}
+			if err := c.gate(ctx); err != nil {
+				return "", err
 			}
 			err := c.Members.Remove(ctx, c.legacyEndpoint(), m.ID)
 			if errors.Is(err, etcd.ErrUnsettled) {
@@ -221,6 +231,22 @@ func (c *Roller) Part(ctx context.Context) error {
 		}
 		return "", nil
 	})
+}
+
+// isLegacy makes sure that who answers under the legacy etcd's name is not the new machine's: all others are about to be removed.
+func (c *Roller) isLegacy(ctx context.Context, id etcd.ID) error {
+	machines, err := c.machines(ctx)
+	if err != nil || len(machines) == 0 {
+		return err
+	}
+	fresh, err := c.newMember(ctx)
+	if errors.Is(err, adopt.ErrReplaced) {
+		return nil // Its KVMMachine goes before it does.
+	}
+	if err == nil && fresh != nil && fresh.ID == id {
+		err = fmt.Errorf("%w: the new machine's member %s answers under the name of the legacy etcd", ErrUnwell, id)
+	}
+	return err
 }
 
 // leadByLegacy gives the leadership back to the legacy member. Only the leader can do that, so the new machine's etcd is asked.

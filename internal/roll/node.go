@@ -114,7 +114,6 @@ func (c *Roller) awaitRetired(ctx context.Context, node *legacy.Node) error {
 		{c.Management, kube.Scope{GroupVersionKind: coreKind("Pod"), Namespace: pod.Namespace}, func(o *unstructured.Unstructured) bool {
 			return o.GetUID() == pod.UID
 		}},
-		{c.Workload, kube.Scope{GroupVersionKind: coreKind("Node")}, func(o *unstructured.Unstructured) bool { return o.GetName() == pod.Name }},
 	} {
 		err := c.Await(ctx, gone.side, gone.Scope, func(byName map[string]*unstructured.Unstructured) string {
 			for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -129,5 +128,17 @@ func (c *Roller) awaitRetired(ctx context.Context, node *legacy.Node) error {
 			return err
 		}
 	}
-	return nil
+	return c.dropNode(ctx, node)
+}
+
+// dropNode deletes the Node of a machine that is gone, if Cluster API has not: it tries only for some seconds after the Machine was deleted.
+func (c *Roller) dropNode(ctx context.Context, node *legacy.Node) error {
+	live, err := get(ctx, c.Workload.Client, coreKind("Node"), "", node.Pod.Object.Name)
+	if err != nil || live == nil {
+		return err
+	}
+	if id := text(live, "spec", "providerID"); !strings.HasPrefix(id, c.providerIDPrefix()) {
+		return fmt.Errorf("%w: Node %s has provider ID %q, so it is not the one that was adopted", adopt.ErrReplaced, live.GetName(), id)
+	}
+	return c.removed(ctx, c.Workload, live)
 }

@@ -151,7 +151,10 @@ func TestOnlyNewNodesAreCleaned(t *testing.T) {
 	assert.False(t, c.isNewNode(node("al9qy-abcde", "kvm://b4n9x/al9qy-abcde", true), prefix), "of another cluster")
 	assert.False(t, c.isNewNode(node("al9qy-abcde", "kvm://al9qy/", true), prefix))
 	assert.False(t, c.isNewNode(node("al9qy-abcde", "", true), prefix))
-	assert.False(t, c.isNewNode(node("al9qy-abcde", "kvm://al9qy/al9qy-abcde", false), prefix), "a worker")
+	assert.True(t, c.isNewNode(node("al9qy-abcde", "kvm://al9qy/al9qy-abcde", false), prefix), "kubeadm has not labelled it yet")
+	worker := node("al9qy-worker-x", "kvm://al9qy/al9qy-worker-x", false)
+	worker.SetAnnotations(map[string]string{clusterv1.MachineAnnotation: "al9qy-worker-x"})
+	assert.False(t, c.isNewNode(worker, prefix), "a worker of Cluster API")
 }
 
 func pod(name string) *legacy.Doc[corev1.Pod] {
@@ -169,10 +172,18 @@ func TestLeavingsOfKubeadmAreKnownByName(t *testing.T) {
 
 func TestEndpointsListWhoGetsTraffic(t *testing.T) {
 	t.Parallel()
-	o := &unstructured.Unstructured{}
-	require.NoError(t, yaml.Unmarshal([]byte(`{subsets: [{addresses: [{ip: 10.0.0.1}], notReadyAddresses: [{ip: 10.0.0.2}]}, {addresses: [{ip: 10.0.0.3}]}, 7]}`), &o.Object))
-	assert.Equal(t, map[string]bool{"10.0.0.1": true, "10.0.0.3": true}, listedIn(o))
-	assert.Empty(t, listedIn(&unstructured.Unstructured{Object: map[string]any{"subsets": "none"}}))
+	subset := func(field, ip string, ports ...int64) map[string]any {
+		out := map[string]any{field: []any{map[string]any{"ip": ip}}, "ports": []any{}}
+		for _, p := range ports {
+			out["ports"] = append(out["ports"].([]any), map[string]any{"port": p}) //nolint:forcetypeassert // It was just made.
+		}
+		return out
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"subsets": []any{
+		subset("addresses", "10.0.0.1", 2379, 443), subset("notReadyAddresses", "10.0.0.2", 443), subset("addresses", "10.0.0.3", 443), subset("addresses", "10.0.0.4", 2379), int64(7),
+	}}}
+	assert.Equal(t, map[string]bool{"10.0.0.1": true, "10.0.0.3": true}, listedIn(o, 443))
+	assert.Empty(t, listedIn(&unstructured.Unstructured{Object: map[string]any{"subsets": "none"}}, 443))
 }
 
 // TestABootstrapThatFailedIsSeen by what the provider says of it.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -452,7 +453,8 @@ func (c *Roller) Clean(ctx context.Context) error {
 // providerIDPrefix begins the provider IDs of all machines of the cluster.
 func (c *Roller) providerIDPrefix() string { return "kvm://" + c.Picture.ID + "/" }
 
-// isNewNode tells that a Node belongs to a machine of this cluster that is not an adopted one.
+// isNewNode tells that a Node belongs to a machine of this cluster that is not an adopted one: the new control plane's,
+// also when kubeadm has not labelled it yet. While its KubeadmControlPlane is paused no Machine is linked with it, and workers are at once.
 func (c *Roller) isNewNode(node *unstructured.Unstructured, prefix string) bool {
 	id := text(node, "spec", "providerID")
 	if !strings.HasPrefix(id, prefix) || id == prefix {
@@ -464,7 +466,8 @@ func (c *Roller) isNewNode(node *unstructured.Unstructured, prefix string) bool 
 		}
 	}
 	_, master := node.GetLabels()["node-role.kubernetes.io/control-plane"]
-	return master
+	_, linked := node.GetAnnotations()[clusterv1.MachineAnnotation]
+	return master || !linked
 }
 
 // cleanNode deletes a Node and its static pods, whose mirrors nobody else would remove.

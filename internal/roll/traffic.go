@@ -3,6 +3,7 @@ package roll
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -77,7 +78,7 @@ func (c *Roller) awaitAddresses(ctx context.Context, wanted addresses) error {
 		if endpoints == nil {
 			return fmt.Sprintf("Endpoints/%s/%s to exist", c.Picture.ID, endpointsOfMasters)
 		}
-		found := listedIn(endpoints)
+		found := listedIn(endpoints, int64(c.securePort()))
 		for _, e := range expected {
 			switch {
 			case e.presence == listed && !found[e.ip]:
@@ -90,8 +91,8 @@ func (c *Roller) awaitAddresses(ctx context.Context, wanted addresses) error {
 	})
 }
 
-// listedIn are the addresses that get traffic.
-func listedIn(endpoints *unstructured.Unstructured) map[string]bool {
+// listedIn are the addresses that get traffic on a port.
+func listedIn(endpoints *unstructured.Unstructured, port int64) map[string]bool {
 	listed := map[string]bool{}
 	subsets, _, err := unstructured.NestedSlice(endpoints.Object, "subsets")
 	if err != nil {
@@ -100,6 +101,14 @@ func listedIn(endpoints *unstructured.Unstructured) map[string]bool {
 	for _, s := range subsets {
 		subset, ok := s.(map[string]any)
 		if !ok {
+			continue
+		}
+		ports, _, err := unstructured.NestedSlice(subset, "ports")
+		serves := slices.ContainsFunc(ports, func(p any) bool {
+			one, ok := p.(map[string]any)
+			return ok && one["port"] == port
+		})
+		if err != nil || !serves {
 			continue
 		}
 		addresses, _, err := unstructured.NestedSlice(subset, "addresses")

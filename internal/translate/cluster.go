@@ -77,7 +77,7 @@ func (t *translation) endpoints(o *Object, role legacy.Role) {
 				if number == 0 {
 					number = int64(port.Port)
 				}
-				ports = append(ports, map[string]any{"name": port.Name, "port": number})
+				ports = append(ports, endpointsPort(role, port.Name, number))
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func (t *translation) endpoints(o *Object, role legacy.Role) {
 		if !ok {
 			return
 		}
-		ports = []any{map[string]any{"name": "etcd", "port": int64(2379)}, map[string]any{"name": "api", "port": port}}
+		ports = []any{endpointsPort(role, "etcd", etcdPort), endpointsPort(role, "api", port)}
 	}
 	if len(ports) == 0 {
 		for _, port := range t.workerPorts() {
@@ -108,6 +108,19 @@ func (t *translation) endpoints(o *Object, role legacy.Role) {
 		rule = t.from("endpoint", leaves...)
 	}
 	o.add("spec.endpoints", map[string]any{"namespace": t.id, "name": string(role), "role": string(machines), "ports": ports}, rule)
+}
+
+// etcdPort is where etcd listens for clients.
+const etcdPort = 2379
+
+// endpointsPort is a port of a legacy Service. That of etcd leads to the legacy master alone: the etcd of a new machine has no certificate for the
+// name by which clients reach this one.
+func endpointsPort(role legacy.Role, name string, number int64) map[string]any {
+	port := map[string]any{"name": name, "port": number}
+	if role == legacy.Master && number == etcdPort {
+		port["adoptedOnly"] = true
+	}
+	return port
 }
 
 // finalInfrastructure is what the KVMCluster gets once the legacy Services and Ingresses are gone: its own Ingress for the API and

@@ -96,7 +96,8 @@ type Cluster struct {
 	number int
 	dir    string
 	etcd   bool
-	api    backends
+	// api and etcdName are what the cluster's names lead to.
+	api, etcdName backends
 	// objects of the management cluster, as recorded.
 	objects []*unstructured.Unstructured
 }
@@ -405,7 +406,8 @@ func (c *Cluster) publish(ctx context.Context) error {
 		return err
 	}
 	url, _, _, _ := c.Workload.EtcdClientFiles()
-	return c.publishAs(ctx, 2, c.etcdDomain(), func() string { return strings.TrimPrefix(url, "https://") })
+	c.etcdName.set(strings.TrimPrefix(url, "https://"))
+	return c.publishAs(ctx, 2, c.etcdDomain(), c.etcdName.next)
 }
 
 func (c *Cluster) publishAs(ctx context.Context, network byte, name string, choose func() string) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -295,22 +296,27 @@ func (m *master) off(ctx context.Context) error {
 	return nil
 }
 
-// route lets the cluster's name lead to what its Endpoints list.
+// route lets the cluster's names lead to what its Endpoints list.
 func (c *Cluster) route(ctx context.Context) error {
 	endpoints := &corev1.Endpoints{} //nolint:staticcheck // What legacy Services have.
 	if err := c.world.Client.Get(ctx, client.ObjectKey{Namespace: c.ID, Name: "master"}, endpoints); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	var all []string
+	etcd, _, _, _ := c.Workload.EtcdClientFiles()
+	own := map[int32]string{443: c.Workload.URL(), 2379: etcd}
+	all := map[int32][]string{}
 	for _, s := range endpoints.Subsets {
 		for _, a := range s.Addresses {
-			if strings.HasPrefix(a.IP, "10.199.") {
-				all = append(all, net.JoinHostPort(a.IP, "443"))
-			} else {
-				all = append(all, strings.TrimPrefix(c.Workload.URL(), "https://"))
+			for _, p := range s.Ports {
+				address := strings.TrimPrefix(own[p.Port], "https://")
+				if strings.HasPrefix(a.IP, "10.199.") {
+					address = net.JoinHostPort(a.IP, strconv.Itoa(int(p.Port)))
+				}
+				all[p.Port] = append(all[p.Port], address)
 			}
 		}
 	}
-	c.api.set(all...)
+	c.api.set(all[443]...)
+	c.etcdName.set(all[2379]...)
 	return nil
 }

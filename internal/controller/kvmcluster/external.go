@@ -68,26 +68,54 @@ func (r *Reconciler) ensureEndpoints(ctx context.Context, s *scope, ref *infrav1
 	return nil
 }
 
+// subsetsOf are the addresses of a role, in one subset; those of new machines are in one of their own when some ports are not for them. An adopted machine
+// that is kept from traffic keeps those ports that nobody else serves.
+//
 //nolint:staticcheck // As above.
 func subsetsOf(s *scope, ref *infrav1.EndpointsReference) []corev1.EndpointSubset {
-	subset := corev1.EndpointSubset{}
+	adopted, fresh, kept := portsFor(ref)
+	for _, m := range s.machines {
+		if m.excluded && m.adopted && m.role == ref.Role && m.ready && m.address.IsValid() {
+			kept.Addresses = append(kept.Addresses, corev1.EndpointAddress{IP: m.address.String()})
+		}
+	}
 	for _, t := range targets(s.machines, ref.Role) {
-		address := corev1.EndpointAddress{IP: t.address.String()}
+		subset, address := &adopted, corev1.EndpointAddress{IP: t.address.String()}
+		if !t.adopted && len(fresh.Ports) < len(adopted.Ports) {
+			subset = &fresh
+		}
 		if t.serves {
 			subset.Addresses = append(subset.Addresses, address)
 		} else {
 			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
 		}
 	}
-	if len(subset.Addresses) == 0 && len(subset.NotReadyAddresses) == 0 {
-		return nil
+	var out []corev1.EndpointSubset
+	for _, subset := range []corev1.EndpointSubset{adopted, fresh, kept} {
+		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 || len(subset.Ports) == 0 {
+			continue
+		}
+		slices.SortFunc(subset.Addresses, byIP)
+		slices.SortFunc(subset.NotReadyAddresses, byIP)
+		out = append(out, subset)
 	}
-	slices.SortFunc(subset.Addresses, byIP)
-	slices.SortFunc(subset.NotReadyAddresses, byIP)
+	return out
+}
+
+// portsFor makes a subset for each of those: adopted machines, which have all ports; new ones; and adopted ones that are kept from traffic.
+//
+//nolint:staticcheck // As above.
+func portsFor(ref *infrav1.EndpointsReference) (adopted, fresh, kept corev1.EndpointSubset) {
 	for _, p := range ref.Ports {
-		subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Port: p.Port, Protocol: corev1.ProtocolTCP})
+		port := corev1.EndpointPort{Name: p.Name, Port: p.Port, Protocol: corev1.ProtocolTCP}
+		adopted.Ports = append(adopted.Ports, port)
+		if p.AdoptedOnly {
+			kept.Ports = append(kept.Ports, port)
+		} else {
+			fresh.Ports = append(fresh.Ports, port)
+		}
 	}
-	return []corev1.EndpointSubset{subset}
+	return adopted, fresh, kept
 }
 
 // normalized brings subsets into one order, to compare them: whoever wrote them before had another. What is written has the order of the

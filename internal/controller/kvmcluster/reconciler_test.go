@@ -439,6 +439,38 @@ func TestListedEndpointsAreKeptCurrent(t *testing.T) {
 		require.NoError(t, w.once())
 		assert.Equal(t, []string{"10.0.0.7"}, addresses(w), "objects of others stay when the KVMCluster goes")
 	})
+	t.Run("a port for adopted machines alone", func(t *testing.T) {
+		t.Parallel()
+		guarded := *spec.DeepCopy()
+		guarded.Endpoints[0].Ports[0].AdoptedOnly = true
+		w := newWorld(t, guarded, &corev1.Service{ObjectMeta: legacy}, existing.DeepCopy(), adoptedPod.DeepCopy(), adopted.DeepCopy())
+		w.settle()
+		object := &corev1.Endpoints{}
+		require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: "al9qy", Name: "master"}, object))
+		assert.Equal(t, "999", object.ResourceVersion, "what is right is not written")
+
+		require.NoError(t, w.Create(t.Context(), kvmMachine("b-new")))
+		require.NoError(t, w.Create(t.Context(), pod("b-new", contract.RoleControlPlane, "10.0.0.7", true, true)))
+		w.settle()
+		require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: "al9qy", Name: "master"}, object))
+		api := corev1.EndpointPort{Name: "api", Port: 443, Protocol: corev1.ProtocolTCP}
+		assert.Equal(t, []corev1.EndpointSubset{
+			existing.Subsets[0],
+			{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.7"}}, Ports: []corev1.EndpointPort{api}},
+		}, object.Subsets)
+
+		// Kept from traffic, it still serves what nobody else does.
+		live := &infrav1.KVMMachine{}
+		require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(adopted), live))
+		live.Labels[infrav1.ExcludeFromTrafficLabel] = ""
+		require.NoError(t, w.Update(t.Context(), live))
+		w.settle()
+		require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: "al9qy", Name: "master"}, object))
+		assert.Equal(t, []corev1.EndpointSubset{
+			{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.7"}}, Ports: []corev1.EndpointPort{api}},
+			{Addresses: []corev1.EndpointAddress{{IP: "172.23.11.2"}}, Ports: []corev1.EndpointPort{{Name: "etcd", Port: 2379, Protocol: corev1.ProtocolTCP}}},
+		}, object.Subsets)
+	})
 	for name, test := range map[string]struct {
 		objects []client.Object
 		message string
