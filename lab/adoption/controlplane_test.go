@@ -116,7 +116,6 @@ func (x *takeover) listed() []string {
 	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.ID, Name: "master"}, object))
 	var out []string
 	for _, s := range object.Subsets {
-		//nolint:staticcheck // As above.
 		if !slices.ContainsFunc(s.Ports, func(p corev1.EndpointPort) bool { return p.Port == 443 }) {
 			continue
 		}
