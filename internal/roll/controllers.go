@@ -204,8 +204,11 @@ func (c *Roller) HangUp(ctx context.Context) error {
 	if left, err := c.Left(ctx); err != nil || left {
 		return err
 	}
-	if err := c.mayLeave(ctx); err != nil {
-		return err
+	// The drain may have taken hours: the leadership may have gone back meanwhile.
+	for _, look := range []func(context.Context) error{c.Lead, c.mayLeave} {
+		if err := look(ctx); err != nil {
+			return err
+		}
 	}
 	err := c.startHangUp(ctx)
 	if errors.Is(err, ErrNoShell) {
@@ -269,7 +272,7 @@ func (c *Roller) mayLeave(ctx context.Context) error {
 		case len(status.Errors) > 0:
 			return "", fmt.Errorf("%w: the new member says: %s", ErrUnwell, strings.Join(status.Errors, "; "))
 		case status.Leader != status.Member:
-			return "", fmt.Errorf("%w: the new member does not lead any more; take the phase back to step control-plane/lead by running it again after a rollback", ErrUnwell)
+			return "the new member to lead", nil
 		}
 		return "", nil
 	})

@@ -166,9 +166,12 @@ func (c *Roller) membersNow(ctx context.Context) (all etcd.Members, legacy *etcd
 // since is when etcd began to need both members.
 func (c *Roller) RemoveLegacyMember(ctx context.Context, since time.Time) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		_, legacy, err := c.membersNow(ctx)
+		all, legacy, err := c.membersNow(ctx)
 		if err != nil || legacy == nil {
 			return "", err
+		}
+		if len(all.Members) > 2 {
+			return "", fmt.Errorf("%w: it has %d members, and only the new machine's and the legacy master's are known; see migrate etcd members %s", ErrUnwell, len(all.Members), c.Picture.ID)
 		}
 		own, err := c.newEtcd(ctx)
 		if err != nil {
