@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,6 +59,8 @@ type Cluster struct {
 	program   string
 	dir       string
 	opts      Options
+	// address is where members listen that are given none.
+	address string
 }
 
 // Member is one server.
@@ -87,8 +91,8 @@ func Start(t *testing.T, opts Options) *Cluster {
 		authority, err = pki.NewAuthority("etcdtest", time.Now())
 		require.NoError(t, err)
 	}
-	c := &Cluster{t: t, authority: authority, program: programs[builder.Etcd], dir: t.TempDir(), opts: opts}
-	names := pki.Names{CommonName: "etcd", DNS: []string{"localhost"}, IPs: []net.IP{net.ParseIP(loopback)}}
+	c := &Cluster{t: t, authority: authority, program: programs[builder.Etcd], dir: t.TempDir(), opts: opts, address: ownAddress()}
+	names := pki.Names{CommonName: "etcd", DNS: []string{"localhost"}, IPs: []net.IP{net.ParseIP(loopback), net.ParseIP(c.address)}}
 	if opts.Address != "" {
 		names.IPs = append(names.IPs, net.ParseIP(opts.Address))
 	}
@@ -189,7 +193,7 @@ func (c *Cluster) newMember(name string) *Member {
 	if at := c.opts.Address; at != "" {
 		m.Address, m.listenPeer, m.Peer = at+":2379", "https://"+at+":2380", "https://"+c.opts.Domain+":2380"
 	} else {
-		m.Address, m.listenPeer = freeAddress(c.t), "https://"+freeAddress(c.t)
+		m.Address, m.listenPeer = freeAddress(c.t, c.address), "https://"+freeAddress(c.t, c.address)
 		m.Peer = m.listenPeer
 	}
 	m.URL = "https://" + m.Address
@@ -198,10 +202,16 @@ func (c *Cluster) newMember(name string) *Member {
 	return m
 }
 
-// freeAddress finds a port nobody listens on.
-func freeAddress(t *testing.T) string {
+// ownAddress is a loopback address for one cluster. On the common one a port that was found free, or that a
+// stopped server has left, is soon the local end of somebody's connection: those begin at 127.0.0.1.
+func ownAddress() string {
+	return netip.AddrFrom4([4]byte{127, byte(64 + rand.IntN(64)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))}).String() //nolint:gosec // G115, G404: small numbers that only have to differ.
+}
+
+// freeAddress finds a port of an address that nobody listens on.
+func freeAddress(t *testing.T, address string) string {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(loopback, "0"))
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }()
 	return listener.Addr().String()
