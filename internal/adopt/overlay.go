@@ -12,18 +12,25 @@ import (
 )
 
 // AsBefore returns a reader that shows the legacy cluster as it was recorded: silenced objects have their old values, and Deployments,
-// ReplicaSets and those pods that the migration took away are there. A resumed run translates and checks through it, so it comes to the same
+// ReplicaSets and whatever else the migration took away are there. A resumed run translates and checks through it, so it comes to the same
 // result as the first, and what others changed meanwhile still shows.
-func AsBefore(reader client.Reader, r *Record, retired []string) client.Reader {
-	return &before{Reader: reader, record: r, retired: retired}
+func AsBefore(reader client.Reader, r *Record, removed Removed) client.Reader {
+	return &before{Reader: reader, record: r, removed: removed}
+}
+
+// Removed is what the migration took away besides Deployments and ReplicaSets.
+type Removed struct {
+	// Pods are the names of those whose machines were replaced.
+	Pods []string
+	// Configs tells that the objects that legacy operators act on may be gone.
+	Configs bool
 }
 
 type before struct {
 	client.Reader
 
-	record *Record
-	// retired are the names of pods whose machines the migration has replaced.
-	retired []string
+	record  *Record
+	removed Removed
 }
 
 // List lists, puts back what the migration changed, and adds what it removed. Later pages get no additions: the last one has them.
@@ -73,11 +80,17 @@ func (b *before) restore(now *unstructured.Unstructured) {
 // addRemoved adds the originals of what the migration removed, under the page's kind.
 func (b *before) addRemoved(page *unstructured.UnstructuredList, namespace string) {
 	kind := strings.TrimSuffix(page.GetKind(), "List")
-	if kind != "Deployment" && kind != "ReplicaSet" && kind != "Pod" {
+	switch kind {
+	case "Deployment", "ReplicaSet", "Pod":
+	case "KVMConfig", "KVMClusterConfig", "CertConfig", "FlannelConfig":
+		if !b.removed.Configs {
+			return
+		}
+	default:
 		return
 	}
 	for _, original := range b.record.Originals(kind) {
-		if namespace != "" && original.GetNamespace() != namespace || kind == "Pod" && !slices.Contains(b.retired, original.GetName()) {
+		if namespace != "" && original.GetNamespace() != namespace || kind == "Pod" && !slices.Contains(b.removed.Pods, original.GetName()) {
 			continue
 		}
 		there := slices.ContainsFunc(page.Items, func(have unstructured.Unstructured) bool {

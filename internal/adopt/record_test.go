@@ -104,7 +104,7 @@ func TestAResumedRunSeesTheClusterAsItWas(t *testing.T) {
 		}
 		objects = append(objects, o)
 	}
-	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(objects...).Build(), r, nil)
+	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(objects...).Build(), r, Removed{})
 	for _, kind := range []struct{ version, kind, namespace string }{
 		{"provider.giantswarm.io/v1alpha1", "KVMConfig", "default"},
 		{"core.giantswarm.io/v1alpha1", "KVMClusterConfig", "default"},
@@ -134,7 +134,7 @@ func TestAPodThatTheMigrationRetiredIsShown(t *testing.T) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kindOf("v1", "PodList"))
 	empty := fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()
-	require.NoError(t, AsBefore(empty, r, []string{pods[0].GetName()}).List(t.Context(), list, client.InNamespace("al9qy")))
+	require.NoError(t, AsBefore(empty, r, Removed{Pods: []string{pods[0].GetName()}}).List(t.Context(), list, client.InNamespace("al9qy")))
 	require.Len(t, list.Items, 1)
 	assert.Equal(t, pods[0].GetName(), list.Items[0].GetName())
 }
@@ -155,7 +155,7 @@ func TestAnotherObjectOfTheSameNameIsShownAsItIs(t *testing.T) {
 	stranger := r.Original("KVMConfig", "default", "al9qy")
 	stranger.SetUID(types.UID("another"))
 	setAnnotation(stranger, legacy.PausedAnnotation, map[string]string{legacy.PausedAnnotation: "true"})
-	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(stranger).Build(), r, nil)
+	reader := AsBefore(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(stranger).Build(), r, Removed{})
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kindOf("provider.giantswarm.io/v1alpha1", "KVMConfigList"))
 	require.NoError(t, reader.List(t.Context(), list, client.InNamespace("default")))

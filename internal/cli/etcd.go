@@ -2,16 +2,28 @@ package cli
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	"sigs.k8s.io/cluster-api/util/certs"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 )
 
 // defaultEtcdPrefix is the prefix of legacy API servers, for snapshots without their cluster (legacy-system.md 6).
@@ -23,8 +35,8 @@ func (s *session) etcdCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
 		Short: "Look at a legacy cluster's etcd, and save it",
-		Long: `Talks to a legacy cluster's etcd by its name through the ingress, with the certificate that Calico uses for it. Nothing is changed and nothing
-restarted.`,
+		Long: `Talks to a legacy cluster's etcd by its name through the ingress, with the certificate that Calico uses for it; and once Cluster API's control plane
+has taken over, to its etcd through the API server, as its controller does. Nothing is changed and nothing restarted.`,
 		Example: "  migrate etcd members al9qy\n  migrate etcd snapshot al9qy --out al9qy.db\n  migrate etcd verify al9qy.db",
 		Args:    onlyBelow("command"),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -189,11 +201,21 @@ func writeSnapshot(w io.Writer, saved *etcd.Snapshot) {
 	_ = columns.Flush() // What w says, the caller hears from deliver.
 }
 
-// etcdOf reads a cluster and makes a client of its etcd. prefix is that of the API server's keys.
+// etcdOf makes a client of a cluster's etcd: the legacy master's, or that of Cluster API's control plane once it has taken over. prefix is that of the API
+// server's keys.
 func (s *session) etcdOf(ctx context.Context, source sourceFlags, id string) (client *etcd.Client, prefix string, err error) {
 	p, err := s.open(ctx, source, false)
 	if err != nil {
 		return nil, "", err
+	}
+	if p.live != nil {
+		object, err := s.takenOver(ctx, p.live.Reader, id)
+		if err != nil {
+			return nil, "", err
+		}
+		if object != nil {
+			return s.newEtcd(ctx, p.live, ctrlclient.ObjectKeyFromObject(object))
+		}
 	}
 	cluster, err := p.Load(ctx, id)
 	if err != nil {
@@ -204,4 +226,109 @@ func (s *session) etcdOf(ctx context.Context, source sourceFlags, id string) (cl
 	}
 	s.atEnd(client.Close)
 	return client, etcdPrefix(cluster), nil
+}
+
+// takenOver is the migration of a cluster whose legacy control plane is gone; nil when it is there.
+func (s *session) takenOver(ctx context.Context, reader ctrlclient.Reader, id string) (*migrationv1alpha1.ClusterMigration, error) {
+	return migrationThat(ctx, reader, id, func(m *migrationv1alpha1.ClusterMigration) bool {
+		return meta.IsStatusConditionTrue(m.Status.Conditions, migrationv1alpha1.ControlPlaneReplacedCondition)
+	})
+}
+
+// newEtcd makes a client of the etcd that a KubeadmControlPlane runs, as its controller does: a certificate that is kept nowhere, signed by the CA in Secret
+// <cluster>-etcd, and a way to the port of a pod.
+func (s *session) newEtcd(ctx context.Context, live *kube.ReadOnly, key ctrlclient.ObjectKey) (*etcd.Client, string, error) {
+	config, err := s.capiConfig(ctx, live.Reader, key)
+	if err != nil {
+		return nil, "", err
+	}
+	inside := kube.Prepared(config, s.kubeOptions())
+	read, err := kube.ForConfig(config, s.kubeOptions())
+	if err != nil {
+		return nil, "", err
+	}
+	pods := &corev1.PodList{}
+	if err := read.Reader.List(ctx, pods, ctrlclient.InNamespace(metav1.NamespaceSystem), ctrlclient.MatchingLabels{"component": "etcd"}); err != nil {
+		return nil, "", fmt.Errorf("listing the pods of etcd of cluster %s: %w", key, err)
+	}
+	if len(pods.Items) == 0 {
+		return nil, "", fmt.Errorf("looking for the etcd of cluster %s: it has no pod with the label component=etcd", key)
+	}
+	secret := &corev1.Secret{}
+	name := ctrlclient.ObjectKey{Namespace: key.Namespace, Name: key.Name + "-etcd"}
+	if err := live.Reader.Get(ctx, name, secret); err != nil {
+		return nil, "", fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	credentials, err := clientOf(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return nil, "", fmt.Errorf("signing a certificate with the CA of Secret %s: %w", name, err)
+	}
+	endpoints := make([]etcd.Endpoint, 0, len(pods.Items))
+	for i := range pods.Items {
+		endpoints = append(endpoints, etcd.Endpoint{URL: "https://" + net.JoinHostPort("127.0.0.1", etcdClientPort), Address: pods.Items[i].Name + ":" + etcdClientPort})
+	}
+	dial := kube.PodDialer(inside)
+	client, err := etcd.New(etcd.Options{Endpoints: endpoints, TLS: credentials, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+		pod, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("reading the address %s: %w", address, err)
+		}
+		return dial(ctx, metav1.NamespaceSystem, pod, etcdClientNumber)
+	}})
+	if err != nil {
+		return nil, "", err
+	}
+	s.atEnd(client.Close)
+	prefix, err := newPrefix(ctx, live.Reader, key)
+	return client, prefix, err
+}
+
+const (
+	etcdClientPort   = "2379"
+	etcdClientNumber = 2379
+)
+
+// clientOf signs a client certificate with a CA.
+func clientOf(caCert, caKey []byte) (etcd.TLS, error) {
+	authority, err := certs.DecodeCertPEM(caCert)
+	if err != nil {
+		return etcd.TLS{}, err
+	}
+	signer, err := certs.DecodePrivateKeyPEM(caKey)
+	if err != nil {
+		return etcd.TLS{}, err
+	}
+	if authority == nil || signer == nil {
+		return etcd.TLS{}, pki.ErrNoCertificate
+	}
+	key, err := certs.NewPrivateKey()
+	if err != nil {
+		return etcd.TLS{}, err
+	}
+	wanted := certs.Config{CommonName: "migrate", Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	certificate, err := wanted.NewSignedCert(key, authority, signer)
+	if err != nil {
+		return etcd.TLS{}, err
+	}
+	return etcd.TLS{CA: caCert, Cert: certs.EncodeCertPEM(certificate), Key: certs.EncodePrivateKeyPEM(key)}, nil
+}
+
+// newPrefix is what the API servers of a KubeadmControlPlane put before their keys.
+func newPrefix(ctx context.Context, reader ctrlclient.Reader, key ctrlclient.ObjectKey) (string, error) {
+	k := &unstructured.Unstructured{}
+	k.SetGroupVersionKind(controlplanev1.GroupVersion.WithKind("KubeadmControlPlane"))
+	if err := reader.Get(ctx, key, k); err != nil {
+		return "", fmt.Errorf("reading KubeadmControlPlane %s: %w", key, err)
+	}
+	arguments, _, err := unstructured.NestedSlice(k.Object, "spec", "kubeadmConfigSpec", "clusterConfiguration", "apiServer", "extraArgs")
+	if err != nil {
+		return "", fmt.Errorf("reading KubeadmControlPlane %s: %w", key, err)
+	}
+	for _, a := range arguments {
+		if argument, ok := a.(map[string]any); ok && argument["name"] == "etcd-prefix" {
+			value, _ := argument["value"].(string)
+			return "/" + strings.Trim(value, "/"), nil
+		}
+	}
+	return defaultEtcdPrefix, nil
 }

@@ -393,7 +393,7 @@ func (e *examiner) asBefore(ctx context.Context, now *legacy.Cluster) (*legacy.C
 	if err != nil || record == nil {
 		return now, adopt.AllPaused, err
 	}
-	source := legacy.NewLive(adopt.AsBefore(e.place.live.Reader, record, migrate.Retired(object, record)), e.place.live.Server, e.place.opts)
+	source := legacy.NewLive(adopt.AsBefore(e.place.live.Reader, record, migrate.RemovedBy(object, record)), e.place.live.Server, e.place.opts)
 	before, err := source.Load(ctx, now.ID)
 	return before, migrate.StageOf(object), errors.Join(err, source.Close())
 }

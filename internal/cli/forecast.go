@@ -120,16 +120,8 @@ func (s *session) insideOf(ctx context.Context, management client.Reader, cluste
 	if s.global.workloadKubeconfig != "" || s.global.workloadContext != "" {
 		config, err = s.workloadConfig(nil, true)
 	} else {
-		secret := &corev1.Secret{}
-		err = management.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}, secret)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("reading Secret %s/%s-kubeconfig: %w", cluster.Namespace, cluster.Name, err)
-		}
-		if err != nil {
-			return nil, nil //nolint:nilnil,nilerr // no kubeconfig is an ordinary answer
-		}
-		if config, err = kube.ConfigFromSecret(secret.Data["value"]); err != nil {
-			err = fmt.Errorf("reading Secret %s/%s-kubeconfig: %w", cluster.Namespace, cluster.Name, err)
+		if config, err = s.capiConfig(ctx, management, cluster); apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // no kubeconfig is an ordinary answer
 		}
 	}
 	if err != nil {
@@ -146,6 +138,20 @@ func (s *session) insideOf(ctx context.Context, management client.Reader, cluste
 		return nil, nil //nolint:nilnil // not reachable from here is an ordinary answer
 	}
 	return inside.Reader, nil
+}
+
+// capiConfig is the kubeconfig that Cluster API uses.
+func (s *session) capiConfig(ctx context.Context, management client.Reader, cluster client.ObjectKey) (*rest.Config, error) {
+	secret := &corev1.Secret{}
+	name := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}
+	if err := management.Get(ctx, name, secret); err != nil {
+		return nil, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	config, err := kube.ConfigFromSecret(secret.Data["value"])
+	if err != nil {
+		return nil, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	return config, nil
 }
 
 func writeForecast(w io.Writer, f *forecast.Forecast) {

@@ -66,6 +66,9 @@ func (s *session) inventory(ctx context.Context, o inventoryOptions, clusters []
 	}
 	if len(clusters) > 0 {
 		for _, id := range clusters {
+			if err := s.stillLegacy(ctx, p, []string{id}, ids); err != nil {
+				return err
+			}
 			if _, err := chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
 				return err
 			}

@@ -8,14 +8,19 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
 const (
@@ -86,15 +91,13 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 	if err != nil {
 		return err
 	}
-	wanted := ids
-	if !o.all {
-		id, err := chooseCluster(args, ids, p.Describe(), p.live == nil, "migrate plan CLUSTER, or --all; ")
-		if err != nil {
-			return err
+	if len(args) == 1 && !slices.Contains(ids, args[0]) {
+		if done, err := s.finalized(ctx, p, args[0]); err != nil || done != nil {
+			return failure.Join(err, s.planNothing(ctx, o, outs, p, done))
 		}
-		wanted = []string{id}
-	} else if len(ids) == 0 {
-		_, err := chooseCluster(nil, nil, p.Describe(), false, "")
+	}
+	wanted, err := o.wanted(p, args, ids)
+	if err != nil {
 		return err
 	}
 	if len(wanted) > 1 {
@@ -107,6 +110,19 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 		return err
 	}
 	return s.planAll(ctx, o, e, outs, wanted)
+}
+
+// wanted are the clusters to plan: the one that is named, the only one, or all.
+func (o planOptions) wanted(p *place, args, ids []string) ([]string, error) {
+	if o.all && len(ids) > 0 {
+		return ids, nil
+	}
+	if o.all {
+		_, err := chooseCluster(nil, nil, p.Describe(), false, "")
+		return nil, err
+	}
+	id, err := chooseCluster(args, ids, p.Describe(), p.live == nil, "migrate plan CLUSTER, or --all; ")
+	return []string{id}, err
 }
 
 // destinations are the outputs, the saved plan among them.
@@ -260,6 +276,26 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 		return nil, err
 	}
 	return made, nil
+}
+
+// planNothing is the plan of a cluster that is migrated to the end: nothing is left of it to plan with, and nothing to do.
+func (s *session) planNothing(ctx context.Context, o planOptions, outs []output, p *place, done *migrationv1alpha1.ClusterMigration) error {
+	if done == nil {
+		return nil
+	}
+	document, err := plan.Build(ctx, plan.Input{
+		Cluster: &legacy.Cluster{ID: done.Spec.ClusterID}, Result: &translate.Result{Namespace: done.Namespace}, Report: &check.Report{}, Source: p.Describe(), Now: s.now, Tool: s.app.Version.Version,
+	})
+	if err != nil {
+		return err
+	}
+	err = deliver(ctx, s.out, outs, func(w io.Writer, out output) error {
+		return report.Render(w, out.format, document, s.options(o.view, out))
+	})
+	if err != nil || !o.detailed {
+		return err
+	}
+	return ended(codeOfPlan(document))
 }
 
 // earlier reads the plan to compare with; nil when there is none.

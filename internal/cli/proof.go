@@ -54,6 +54,13 @@ func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	if err != nil {
 		return err
 	}
+	ids, err := p.IDs(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.stillLegacy(ctx, p, []string{id}, ids); err != nil {
+		return err
+	}
 	cluster, err := p.Load(ctx, id)
 	if err != nil {
 		return err

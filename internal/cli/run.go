@@ -22,6 +22,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -39,6 +40,7 @@ const (
 	defaultLease    = 30 * time.Second
 	defaultPatience = 10 * time.Minute
 	defaultRetry    = 5 * time.Minute
+	defaultSoak     = 48 * time.Hour
 	retryPause      = time.Second
 )
 
@@ -57,6 +59,9 @@ type runOptions struct {
 	// approve are the gates that people have opened, snapshot where etcd is saved to.
 	approve  []string
 	snapshot string
+	// soak is how long the cluster runs undisturbed before it is finalized; keep leaves the legacy namespace.
+	soak time.Duration
+	keep bool
 	// back takes back instead of going forward; lift ends a pause first.
 	back, lift bool
 }
@@ -79,6 +84,9 @@ master's VM goes, and the KubeadmControlPlane is unpaused once nothing would com
 With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
 DaemonSets, the old one is drained and deleted. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
 
+With --until finalize, --approve finalize and after --soak, what is left of the old platform goes: the provider's own Ingress and Service take the place of
+the legacy ones, then the objects that legacy operators act on, what existed only for the VMs, the legacy namespace, and the KVMConfig last.
+
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
 
@@ -89,6 +97,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --until control-plane --approve point-of-no-return
   migrate run al9qy --until workers
+  migrate run al9qy --until finalize --approve finalize
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
@@ -103,6 +112,8 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: "+migrate.DefaultUntil+")")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
+	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
+	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
 	o.examine.addTo(cmd)
 	s.addEngineFlags(cmd, o)
 	complete(cmd, "until", fixed(migrate.PhaseNames()...))
@@ -214,7 +225,7 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		Soak: o.soak, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
 	work := s.app.Hard
@@ -256,23 +267,27 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	if err != nil {
 		return nil, err
 	}
-	if id, err = chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
-		return nil, err
-	}
-	brief, err := legacy.LoadInventory(ctx, p.Source, id)
-	if err != nil {
-		return nil, err
-	}
 	u := &undertaking{id: id, namespace: o.examine.targetNamespace, live: p.live}
-	if u.namespace == "" {
-		u.namespace = check.TargetNamespace(brief.Organization)
+	if slices.Contains(ids, id) {
+		brief, err := legacy.LoadInventory(ctx, p.Source, id)
+		if err != nil {
+			return nil, err
+		}
+		if u.namespace, err = namespaceOf(ctx, p.live.Reader, u.namespace, brief); err != nil {
+			return nil, err
+		}
+	} else if u.namespace, err = s.finalizing(ctx, p.live.Reader, id); err != nil {
+		return nil, err
+	} else if u.namespace == "" {
+		_, err = chooseCluster([]string{id}, ids, p.Describe(), false, "")
+		return nil, err
 	}
 	if err := s.readMigration(ctx, u); err != nil {
 		return nil, err
 	}
 	reader := client.Reader(p.live.Reader)
 	if u.record != nil {
-		reader = adopt.AsBefore(reader, u.record, migrate.Retired(u.object, u.record))
+		reader = adopt.AsBefore(reader, u.record, migrate.RemovedBy(u.object, u.record))
 	}
 	opts := legacy.Options{StorageConfig: o.source.storage, WorkloadReader: s.workloadReader}
 	place := &place{Source: legacy.NewLive(reader, p.live.Server, opts), live: p.live}
@@ -290,6 +305,47 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	u.accepted, e.recorded = e.accept, true
 	u.found, err = e.examine(ctx, id)
 	return u, err
+}
+
+// finalizing is the namespace of the migration of a cluster whose KVMConfig is gone already; empty when there is none.
+func (s *session) finalizing(ctx context.Context, reader client.Reader, id string) (string, error) {
+	m, err := migrationThat(ctx, reader, id, func(m *migrationv1alpha1.ClusterMigration) bool { return migrate.Begun(m, plan.PhaseFinalize) })
+	if err != nil || m == nil {
+		return "", err
+	}
+	return m.Namespace, nil
+}
+
+// namespaceOf is where a cluster's migration is: where people say, where it has begun, or where its organization's clusters belong.
+func namespaceOf(ctx context.Context, reader client.Reader, said string, cluster *legacy.Cluster) (string, error) {
+	if said != "" {
+		return said, nil
+	}
+	found, err := migrationThat(ctx, reader, cluster.ID, migrate.Started)
+	switch {
+	case err != nil:
+		return "", err
+	case found != nil:
+		return found.Namespace, nil
+	}
+	return check.TargetNamespace(cluster.Organization), nil
+}
+
+// migrationThat is the migration of a cluster, if it is of some kind; nil when there is none.
+func migrationThat(ctx context.Context, reader client.Reader, id string, is func(*migrationv1alpha1.ClusterMigration) bool) (*migrationv1alpha1.ClusterMigration, error) {
+	list := &migrationv1alpha1.ClusterMigrationList{}
+	if err := reader.List(ctx, list); err != nil {
+		if kube.Unserved(err) {
+			return nil, nil //nolint:nilnil // a management cluster without migrations is ordinary
+		}
+		return nil, fmt.Errorf("listing ClusterMigrations: %w", err)
+	}
+	for i := range list.Items {
+		if m := &list.Items[i]; m.Spec.ClusterID == id && is(m) {
+			return m, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // a cluster that nobody migrates is ordinary
 }
 
 // readMigration reads what earlier runs left.
@@ -355,7 +411,12 @@ func (s *session) mustPass(u *undertaking) error {
 
 // begins tells that a run would begin to replace machines: that may be long after the cluster was adopted, so the checks count once more.
 func begins(until string, object *migrationv1alpha1.ClusterMigration) bool {
-	return (until == plan.PhaseControlPlane || until == plan.PhaseWorkers) && !migrate.Begun(object, plan.PhaseControlPlane)
+	return replacesMachines(until) && !migrate.Begun(object, plan.PhaseControlPlane)
+}
+
+// replacesMachines tells of a goal that lies behind the replacement of machines.
+func replacesMachines(until string) bool {
+	return slices.Contains([]string{plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}, until)
 }
 
 // confirm asks the person at the terminal to type the cluster's id.
@@ -367,6 +428,8 @@ func (s *session) confirm(_ context.Context, o runOptions, u *undertaking) error
 	switch {
 	case o.back:
 		what = "takes the migration back; nothing is restarted"
+	case o.until == plan.PhaseFinalize:
+		what = "removes what is left of the old platform, for good, once every machine is replaced"
 	case o.until == plan.PhaseWorkers:
 		what = "replaces every machine of the cluster, and moves every pod on them; past its point of no return only the saved etcd leads back"
 	case slices.Contains(o.approve, migrate.GateNoReturn):
@@ -394,12 +457,9 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 	if err != nil {
 		return nil, err
 	}
-	config, err := s.workloadConfig(u.found.cluster, s.global.workloadKubeconfig != "" || s.global.workloadContext != "")
+	config, err := s.insideConfig(ctx, u)
 	if err != nil {
 		return nil, err
-	}
-	if config == nil {
-		return nil, withHint(fmt.Errorf("cluster %s has no kubeconfig Secret", u.id), "name a way into the workload cluster with --workload-kubeconfig")
 	}
 	inside, err := kube.ForChanges(config, s.kubeOptions())
 	if err != nil {
@@ -445,11 +505,27 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		},
 		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk,
 	}
+	work.Finalizer = &finalize.Finalizer{
+		Adopter: work.Adopter, Contents: u.live.Contents, RecordLabels: map[string]string{migrate.RecordLabel: u.id}, KeepNamespace: o.keep,
+		Ask: func(ctx context.Context) error { return kube.Answers(ctx, kube.Prepared(config, s.kubeOptions())) },
+	}
 	work.Roller, work.NoRoller = s.controlPlane(o, u, work.Adopter, config, told)
 	return &migrate.Engine{
 		Graph: migrate.Graph(migrate.Workers(u.found.cluster)...), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
+}
+
+// insideConfig is the way into the workload cluster: by the flags, the legacy kubeconfig, or Cluster API's when that is gone.
+func (s *session) insideConfig(ctx context.Context, u *undertaking) (*rest.Config, error) {
+	config, err := s.workloadConfig(u.found.cluster, s.global.workloadKubeconfig != "" || s.global.workloadContext != "")
+	if err != nil || config != nil {
+		return config, err
+	}
+	if migrate.Begun(u.object, plan.PhaseFinalize) {
+		return s.capiConfig(ctx, u.live.Reader, client.ObjectKey{Namespace: u.namespace, Name: u.id})
+	}
+	return nil, withHint(fmt.Errorf("cluster %s has no kubeconfig Secret", u.id), "name a way into the workload cluster with --workload-kubeconfig")
 }
 
 // controlPlane puts together what moves the control plane. Phases before it do without etcd, so what is missing is told when its turn comes.
@@ -609,7 +685,7 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 	case o.until != "":
 		again += " --until " + o.until
 	}
-	if o.until == plan.PhaseControlPlane || o.until == plan.PhaseWorkers {
+	if replacesMachines(o.until) {
 		back += " --to " + plan.PhaseAdopt
 	}
 	switch {
@@ -636,7 +712,7 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
 			return ended(CodeWaiting)
 		}
-		if !o.back {
+		if !o.back && result.NotBefore.IsZero() {
 			// With its goal: without, it would end at the default one, and leave a phase half way.
 			again = strings.Replace(again, "migrate run", "migrate resume", 1)
 		}

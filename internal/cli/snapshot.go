@@ -57,6 +57,9 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 		return err
 	}
 	for _, id := range clusters {
+		if err := s.stillLegacy(ctx, p, []string{id}, ids); err != nil {
+			return err
+		}
 		if _, err := chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
 			return err
 		}

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -129,6 +131,28 @@ func (s *session) workloadConfig(cluster *legacy.Cluster, named bool) (*rest.Con
 		}
 	}
 	return nil, nil
+}
+
+// finalized is the migration of a cluster of which nothing legacy is left; nil when there is none.
+func (s *session) finalized(ctx context.Context, p *place, id string) (*migrationv1alpha1.ClusterMigration, error) {
+	if p.live == nil {
+		return nil, nil //nolint:nilnil // a snapshot is of before
+	}
+	return migrationThat(ctx, p.live.Reader, id, func(m *migrationv1alpha1.ClusterMigration) bool {
+		return meta.IsStatusConditionTrue(m.Status.Conditions, migrationv1alpha1.FinalizedCondition)
+	})
+}
+
+// stillLegacy says of a named cluster that is not there any more that it is migrated to the end.
+func (s *session) stillLegacy(ctx context.Context, p *place, args, ids []string) error {
+	if len(args) != 1 || slices.Contains(ids, args[0]) {
+		return nil
+	}
+	done, err := s.finalized(ctx, p, args[0])
+	if err != nil || done == nil {
+		return err
+	}
+	return withHint(fmt.Errorf("cluster %s is finalized: nothing of the legacy platform is left to look at", args[0]), "migrate status %s tells of its migration", args[0])
 }
 
 // chooseCluster returns the cluster to work on: the one that is named, else the only one of a snapshot.

@@ -1,7 +1,15 @@
 package legacy
 
+import "strings"
+
 // PausedAnnotation on an object stops operatorkit 2 and newer from reconciling it, its deletion included (legacy-system.md 9.1).
 const PausedAnnotation = "operatorkit.giantswarm.io/paused"
+
+// operatorFinalizers is how the finalizers of legacy operators begin.
+const operatorFinalizers = "operatorkit.giantswarm.io/"
+
+// IsOperatorFinalizer tells a finalizer of a legacy operator from one of Kubernetes itself.
+func IsOperatorFinalizer(name string) bool { return strings.HasPrefix(name, operatorFinalizers) }
 
 // NobodysVersion is a version that no operator runs as.
 const NobodysVersion = "0.0.0"

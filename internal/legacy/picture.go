@@ -61,6 +61,13 @@ func PartOf(o metav1.Object) (role Role, node string) {
 	return Role(o.GetLabels()[labelApp]), o.GetLabels()[labelNodeID]
 }
 
+// Says tells that an object itself says that it is a cluster's, as everything does that the legacy operators make around VMs; only the ServiceAccount
+// of the VMs has nothing but its name.
+func Says(o metav1.Object, id string) bool {
+	labels := o.GetLabels()
+	return labels[labelCluster] == id || labels[labelClusterOld] == id || labels[labelClusterPods] == id
+}
+
 // Cluster is the typed picture of one legacy cluster. Pointers are nil when the object does not exist or could not be read;
 // what is wrong with the input is in Problems, and the rest of the picture is as complete as possible.
 type Cluster struct {

@@ -45,6 +45,8 @@ type Options struct {
 	Until string
 	// Approved are the gates that people have opened.
 	Approved []string
+	// Soak is how long a cluster runs undisturbed before a phase that asks for it.
+	Soak time.Duration
 	// Accepted are the checks that were waived.
 	Accepted []check.Accepted
 	// Stop asks the run to end at the next safe point, by being closed.
@@ -82,8 +84,9 @@ type Result struct {
 	Message string
 	// Err is why it failed.
 	Err error
-	// Gate is what the run waits for, if people have to approve it.
-	Gate string
+	// Gate is what the run waits for, if people have to approve it, and NotBefore when the next phase may begin, if that is what it waits for.
+	Gate      string
+	NotBefore time.Time
 	// Final means that a step was done that cannot be taken back.
 	Final bool
 }
@@ -108,6 +111,9 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	e.Log.Run = opts.Run
 	if e.Work.Roller != nil {
 		e.Work.Roller.Note, e.Work.Roller.Electing = e.note, e.electing
+	}
+	if e.Work.Finalizer != nil {
+		e.Work.Finalizer.Note = e.note
 	}
 	e.Work.DoneAt = e.Journal.doneAt
 	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
@@ -286,7 +292,21 @@ func (e *Engine) closed(phase Phase, step Step) *Result {
 			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", gate.before, gate.name), Gate: gate.name}
 		}
 	}
-	return nil
+	return e.soaking(phase)
+}
+
+// soaking tells how long a cluster still has to run undisturbed before a phase begins.
+func (e *Engine) soaking(phase Phase) *Result {
+	if phase.Soaks == "" || e.begun(phase) {
+		return nil
+	}
+	since := e.Journal.doneAt(phase.Soaks)
+	until := since.Add(e.opts.Soak)
+	if !e.Clock.Now().Before(until) {
+		return nil
+	}
+	return &Result{Outcome: Paused, NotBefore: until, Message: fmt.Sprintf("phase %s begins %s after step %s, which was done at %s: not before %s",
+		phase.Name, e.opts.Soak, phase.Soaks, since.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339))}
 }
 
 // begun tells that some of a phase was tried and not taken back.

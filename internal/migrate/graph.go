@@ -6,6 +6,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
@@ -47,14 +48,16 @@ type Phase struct {
 	Name  string
 	Title string
 	// Gate names what has to be approved before the first step of the phase; empty for nothing.
-	Gate  string
+	Gate string
+	// Soaks names the step from whose end on the cluster has to run undisturbed for a while before the phase begins; empty for nothing.
+	Soaks string
 	Steps []Step
 }
 
 // GateNoReturn is what has to be approved before the first step that cannot be taken back.
 const GateNoReturn = "point-of-no-return"
 
-// Graph is the migration, from its first write to a cluster whose machines are all Cluster API's own (design section 5, phases 1 to 5), with a step for each of
+// Graph is the migration, from its first write to a cluster whose machines are all Cluster API's own (design section 5, phases 1 to 6), with a step for each of
 // the workers. It is run from top to bottom, and taken back from bottom to top, as long as no irreversible step has changed anything.
 func Graph(workers ...string) []Phase {
 	return []Phase{
@@ -261,7 +264,81 @@ func Graph(workers ...string) []Phase {
 			Condition:    migrationv1alpha1.WorkersReplacedCondition,
 			Act:          rolling((*roll.Roller).Calm),
 		})},
+		{Name: plan.PhaseFinalize, Title: "Remove what is left of the old platform", Gate: plan.PhaseFinalize, Soaks: stepSettled, Steps: []Step{
+			{
+				ID: "finalize/calm", Title: "see that no legacy machine is left, and that Cluster API would do nothing",
+				Why:          "what is removed below is what would be needed to look for the cause",
+				Irreversible: true,
+				Before:       finalizing((*finalize.Finalizer).Ready), Act: rolling((*roll.Roller).Calm),
+			},
+			{
+				ID: "finalize/list", Title: "list what goes, and keep the list",
+				Why:          "a run that goes on knows what belonged to the cluster also when half of it is gone; and nothing goes that is not on it",
+				Irreversible: true,
+				Act:          finalizing((*finalize.Finalizer).List), Verify: finalizing((*finalize.Finalizer).VerifyListed),
+			},
+			{
+				ID: "finalize/ingress", Title: "let the provider's own Ingress lead to the API, and remove the legacy Ingresses",
+				Why:          "before the Service goes that they lead to",
+				Irreversible: true,
+				Before:       finalizing((*finalize.Finalizer).StillSilent), Act: finalizing((*finalize.Finalizer).SwitchIngress),
+			},
+			{
+				ID: "finalize/services", Title: "let the provider's own Service publish the workers' ports, and remove the legacy Services",
+				Why:          "two Services cannot have the same node port",
+				Irreversible: true,
+				Before:       finalizing((*finalize.Finalizer).StillSilent), Act: finalizing((*finalize.Finalizer).SwitchServices), Verify: finalizing((*finalize.Finalizer).VerifySwitched),
+			},
+			{
+				ID: "finalize/configs", Title: "remove what cluster-operator and cert-operator act on, finalizers first",
+				Why:          "an operator that finalized it would destroy certificates; while KVMConfig is there, cert-operator leaves the PKI alone",
+				Irreversible: true,
+				Before:       finalizing((*finalize.Finalizer).StillSilent), Act: finalizing((*finalize.Finalizer).RemoveConfigs),
+			},
+			{
+				ID: "finalize/marks", Title: "take the migration's own marks and its placeholder off Cluster API's objects",
+				Why:          "what stays is an ordinary cluster",
+				Irreversible: true,
+				Act:          finalizing((*finalize.Finalizer).Unmark),
+			},
+			{
+				ID: "finalize/settled", Title: "ask once more what Cluster API would do",
+				Why:          "the credentials to ask etcd with go in the next step",
+				Irreversible: true,
+				Act:          rolling((*roll.Roller).Calm),
+			},
+			{
+				ID: "finalize/rest", Title: "remove what only existed for the legacy VMs: ConfigMaps, permissions, claims, Secrets",
+				Why:          "nobody uses it, and some of it is secret",
+				Irreversible: true,
+				Act:          finalizing((*finalize.Finalizer).RemoveRest),
+			},
+			{
+				ID: "finalize/namespace", Title: "remove the legacy namespace, if nothing else is left in it",
+				Why:          "what nobody knows about would go with it",
+				Irreversible: true,
+				Act:          finalizing((*finalize.Finalizer).RemoveNamespace),
+			},
+			{
+				ID: "finalize/network", Title: "let flannel-operator remove the legacy network, or remove its object",
+				Why:          "flannel-operator cleans up only when the namespace is gone",
+				Irreversible: true,
+				Act:          finalizing((*finalize.Finalizer).RemoveNetwork),
+			},
+			{
+				ID: "finalize/identity", Title: "remove the KVMConfig",
+				Why:          "the last of all: cert-operator and a run that goes on look for it",
+				Irreversible: true,
+				Condition:    migrationv1alpha1.FinalizedCondition,
+				Before:       finalizing((*finalize.Finalizer).StillSilent), Act: finalizing((*finalize.Finalizer).RemoveIdentity), Verify: finalizing((*finalize.Finalizer).VerifyNothingLeft),
+			},
+		}},
 	}
+}
+
+// finalizing makes a step's function of a method of what removes the legacy platform.
+func finalizing(method func(*finalize.Finalizer, context.Context) error) func(context.Context, *Work) error {
+	return func(ctx context.Context, w *Work) error { return method(w.Finalizer, ctx) }
 }
 
 // replacements are the steps that replace the workers. Between two of them a run can be paused, with nothing half done.

@@ -124,6 +124,11 @@ func Retired(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) [
 	return names
 }
 
+// RemovedBy is what a migration has taken away, or is just taking away.
+func RemovedBy(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) adopt.Removed {
+	return adopt.Removed{Pods: Retired(object, record), Configs: Begun(object, plan.PhaseFinalize)}
+}
+
 // CourseOf is what a migration has done to machines and etcd, for the proof.
 func CourseOf(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) proof.Course {
 	if object == nil {

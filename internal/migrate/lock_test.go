@@ -185,6 +185,6 @@ func TestTheGraphIsWellFormed(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane", "workers"}, PhaseNames())
-	assert.Equal(t, []string{"control-plane", "point-of-no-return"}, Gates())
+	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane", "workers", "finalize"}, PhaseNames())
+	assert.Equal(t, []string{"control-plane", "point-of-no-return", "finalize"}, Gates())
 }

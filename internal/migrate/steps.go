@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
@@ -28,6 +29,8 @@ type Work struct {
 	// Roller does the work of the phases that replace machines; when it is nil, NoRoller says why it cannot.
 	Roller   *roll.Roller
 	NoRoller error
+	// Finalizer does the work of the last phase.
+	Finalizer *finalize.Finalizer
 	// Sources are where evidence comes from; they restart nothing.
 	Sources proof.Sources
 	// SettleFor is how long nobody else may write.

@@ -279,7 +279,9 @@ func TestEveryChangeBelongsToAPhaseInOrder(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(p.Changes)-kept, steps)
-	assert.Equal(t, "Namespace/b4n9x", p.Changes[len(p.Changes)-1].Object, "the namespace goes last")
+	last := p.Changes[len(p.Changes)-3:]
+	assert.Equal(t, []string{"Namespace/b4n9x", "FlannelConfig/default/b4n9x", "KVMConfig/default/b4n9x"}, []string{last[0].Object, last[1].Object, last[2].Object},
+		"the network goes when the namespace is gone, and last of all what others find the cluster by")
 }
 
 func BenchmarkBuild(b *testing.B) {

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -81,78 +79,115 @@ func (b *builder) replacements() []Object {
 	return out
 }
 
-// removals lists the legacy objects that go at the end, in the order in which they go: what operators act on first, then what
-// only existed for the VMs, the namespace last.
-func (b *builder) removals() []Object {
-	c := b.in.Cluster
-	var out []Object
-	add := func(ref legacy.Ref, note string) {
-		out = append(out, Object{Action: Remove, Object: ref.String(), Phase: PhaseFinalize, Note: note})
+// Stage is when a legacy object goes in the phase finalize. The list is closed.
+type Stage string
+
+const (
+	// StageIngress objects go when the provider's own Ingress leads to the API.
+	StageIngress Stage = "ingress"
+	// StageService objects go in the same step in which the provider's own Service takes their ports.
+	StageService Stage = "service"
+	// StageConfig objects are what the legacy operators act on.
+	StageConfig Stage = "config"
+	// StageRest objects were made for the VMs.
+	StageRest Stage = "rest"
+	// StageNamespace is the legacy namespace.
+	StageNamespace Stage = "namespace"
+	// StageNetwork is what flannel-operator acts on: it cleans up only when the namespace is gone (legacy-system.md 5.6).
+	StageNetwork Stage = "network"
+	// StageIdentity is the object by which everybody finds the cluster.
+	StageIdentity Stage = "identity"
+)
+
+// Removal is a legacy object that goes at the end.
+type Removal struct {
+	Object legacy.Ref `json:"object"`
+	Stage  Stage      `json:"stage"`
+	Note   string     `json:"note,omitempty"`
+}
+
+// Removals lists the legacy objects of a cluster that go at the end, in the order in which they go: first what leads clients to its machines, because the
+// provider's own takes its place, then what operators act on, then what only existed for the VMs, then the namespace. The KVMConfig is the last: it is what
+// cert-operator and a run that goes on look for.
+func Removals(c *legacy.Cluster, target string) []Removal {
+	var out []Removal
+	add := func(stage Stage, ref legacy.Ref, note string) {
+		out = append(out, Removal{Object: ref, Stage: stage, Note: note})
+	}
+	for i := range c.Ingresses {
+		if legacy.Says(&c.Ingresses[i].Object, c.ID) {
+			add(StageIngress, c.Ingresses[i].Ref, "in the same step in which the provider's Ingress takes its place")
+		}
+	}
+	for i := range c.Services {
+		if legacy.Says(&c.Services[i].Object, c.ID) {
+			add(StageService, c.Services[i].Ref, "in the same step in which the provider's Service takes its place")
+		}
 	}
 	const finalizers = "its finalizers are taken off first: an operator that finalized it would delete VMs, certificates or networks"
-	if c.Config != nil {
-		add(c.Config.Ref, finalizers+"; stays until now, because without it cert-operator destroys the PKI")
-	}
 	if c.ClusterConfig != nil {
-		add(c.ClusterConfig.Ref, finalizers)
+		add(StageConfig, c.ClusterConfig.Ref, finalizers)
 	}
 	for i := range c.CertConfigs {
-		add(c.CertConfigs[i].Ref, finalizers)
+		add(StageConfig, c.CertConfigs[i].Ref, finalizers)
+	}
+	rest(c, func(ref legacy.Ref, note string) { add(StageRest, ref, note) }, target)
+	if c.Namespace != nil {
+		add(StageNamespace, c.Namespace.Ref, "when nothing else is left in it")
 	}
 	if c.Flannel != nil {
-		add(c.Flannel.Ref, finalizers)
+		add(StageNetwork, c.Flannel.Ref, "flannel-operator gets it back to remove the network it made on the hosts; where there is none, its finalizers are taken off")
 	}
-	for _, component := range sorted(c.Certificates) {
-		add(c.Certificates[component].Secret.Ref, "replaced by certificates that kubeadm issues")
-	}
-	if c.Encryption != nil {
-		add(c.Encryption.Ref, "the key lives on in Secret "+b.in.Result.Namespace+"/"+c.ID+"-encryption-config")
-	}
-	b.namespaced(add)
-	if c.Namespace != nil {
-		add(c.Namespace.Ref, "last, and only when nothing else is left in it")
+	if c.Config != nil {
+		add(StageIdentity, c.Config.Ref, finalizers+"; the last of all, because without it cert-operator destroys the PKI, and a run that goes on finds the cluster by it")
 	}
 	return out
 }
 
-// namespaced lists what the legacy operators made around the VMs.
-func (b *builder) namespaced(add func(ref legacy.Ref, note string)) {
-	c := b.in.Cluster
+// rest lists what the legacy operators made around the VMs. What does not say that it is the cluster's may be anybody's, and is not removed.
+func rest(c *legacy.Cluster, add func(ref legacy.Ref, note string), target string) {
 	for i := range c.ConfigMaps {
-		// Kubernetes makes this one, and the ServiceAccount below, again for as long as the namespace lives.
-		if c.ConfigMaps[i].Ref.Name == "kube-root-ca.crt" {
-			continue
+		if legacy.Says(&c.ConfigMaps[i].Object, c.ID) {
+			add(c.ConfigMaps[i].Ref, "")
 		}
-		add(c.ConfigMaps[i].Ref, "")
 	}
 	for i := range c.RoleBindings {
 		add(c.RoleBindings[i].Ref, "permissions of the legacy VM pods")
 	}
 	for i := range c.ServiceAccounts {
-		if c.ServiceAccounts[i].Ref.Name == "default" {
-			continue
+		if c.ServiceAccounts[i].Ref.Name == c.ID {
+			add(c.ServiceAccounts[i].Ref, "")
 		}
-		add(c.ServiceAccounts[i].Ref, "")
-	}
-	for i := range c.Services {
-		add(c.Services[i].Ref, "in the same step in which the provider's Service takes its place")
-	}
-	for i := range c.Ingresses {
-		add(c.Ingresses[i].Ref, "in the same step in which the provider's Ingress takes its place")
 	}
 	for i := range c.Claims {
-		add(c.Claims[i].Ref, "what becomes of the data follows the volume's reclaim policy")
+		if legacy.Says(&c.Claims[i].Object, c.ID) {
+			add(c.Claims[i].Ref, "what becomes of the data follows the volume's reclaim policy")
+		}
+	}
+	for _, component := range sorted(c.Certificates) {
+		add(c.Certificates[component].Secret.Ref, "replaced by certificates that kubeadm issues")
+	}
+	if c.Encryption != nil {
+		add(c.Encryption.Ref, "the key lives on in Secret "+target+"/"+c.ID+"-encryption-config")
 	}
 	if c.Kubeconfig != nil {
-		add(c.Kubeconfig.Ref, "")
+		add(c.Kubeconfig.Ref, "Cluster API's is Secret "+target+"/"+c.ID+"-kubeconfig")
 	}
 	for i := range c.Secrets {
-		// Tokens go with their ServiceAccount.
-		if c.Secrets[i].Object.Type == corev1.SecretTypeServiceAccountToken {
-			continue
+		if legacy.Says(&c.Secrets[i].Object, c.ID) {
+			add(c.Secrets[i].Ref, "")
 		}
-		add(c.Secrets[i].Ref, "")
 	}
+}
+
+// removals are the changes of the plan.
+func (b *builder) removals() []Object {
+	removals := Removals(b.in.Cluster, b.in.Result.Namespace)
+	out := make([]Object, 0, len(removals))
+	for _, r := range removals {
+		out = append(out, Object{Action: Remove, Object: r.Object.String(), Phase: PhaseFinalize, Note: r.Note})
+	}
+	return out
 }
 
 func sorted[V any](m map[string]V) []string {

@@ -17,7 +17,7 @@ const hookName = "migrate"
 // adopted makes Machine and KVMMachine of every running VM. No bootstrap data are needed for a machine that runs, but the Machine
 // API wants a Secret's name, so all share a placeholder.
 func (t *translation) adopted() {
-	placeholder := t.secretObject("adopted-bootstrap", PhaseAdopt)
+	placeholder := t.secretObject(strings.TrimPrefix(PlaceholderSuffix, "-"), PhaseAdopt)
 	data(placeholder, "value", []byte("#cloud-config\n"), t.from("adopt"))
 	data(placeholder, "format", []byte("cloud-config"), t.from("adopt"))
 	placeholder.Note = "a placeholder: adopted machines run already and never read it"

@@ -129,6 +129,7 @@ func (t *translation) finalInfrastructure() {
 	o := t.newObject(infraVersion, "KVMCluster", t.result.Namespace, t.id, PhaseFinalize)
 	o.set("spec.ingress.hosts", []any{t.domain}, t.from("endpoint", t.config("spec.cluster.kubernetes.api.domain")))
 	o.set("spec.ingress.annotations[nginx.ingress.kubernetes.io/ssl-passthrough]", "true", t.from("endpoint"))
+	t.ingressClass(o)
 	for _, port := range t.workerPorts() {
 		item := map[string]any{"name": port.name, "port": port.port}
 		if port.nodePort != 0 {
@@ -138,6 +139,23 @@ func (t *translation) finalInfrastructure() {
 	}
 	o.Note = "the provider takes over name and ports in the same step in which the legacy Ingress and Service go"
 	t.result.Objects = append(t.result.Objects, o)
+}
+
+// ingressClass has the new Ingress served by whoever serves the legacy one, where that one says who it is: by the field, or by the annotation of before.
+func (t *translation) ingressClass(o *Object) {
+	const before = "kubernetes.io/ingress.class"
+	for i := range t.cluster.Ingresses {
+		legacy := &t.cluster.Ingresses[i].Object
+		if legacy.Name != "api" {
+			continue
+		}
+		if name := legacy.Spec.IngressClassName; name != nil {
+			o.set("spec.ingress.className", *name, t.from("endpoint"))
+		}
+		if name := legacy.Annotations[before]; name != "" {
+			o.set("spec.ingress.annotations["+before+"]", name, t.from("endpoint"))
+		}
+	}
 }
 
 type workerPort struct {

@@ -24,10 +24,14 @@ const (
 
 // Labels and annotations that mark what the migration made.
 const (
+	// Domain is that of the migration's own labels and annotations.
+	Domain = "migration.giantswarm.io"
+	// PlaceholderSuffix is that of the Secret which adopted Machines name and never read.
+	PlaceholderSuffix = "-adopted-bootstrap"
 	// LabelCluster is on every object the migration creates: an undo deletes by it.
-	LabelCluster = "migration.giantswarm.io/cluster"
+	LabelCluster = Domain + "/cluster"
 	// AnnotationNodeID records the legacy node id on an adopted machine.
-	AnnotationNodeID = "migration.giantswarm.io/node-id"
+	AnnotationNodeID = Domain + "/node-id"
 )
 
 // Translator translates clusters. It is safe for concurrent use.

@@ -529,3 +529,29 @@ func TestTheFirstMachineJoinsTheRunningEtcd(t *testing.T) {
 		assert.True(t, slices.ContainsFunc(result.Findings, func(f finding.Finding) bool { return f.ID == idMasterAddress }), address)
 	}
 }
+
+// TestTheNewIngressIsServedByWhoServesTheOldOne where the old one says who that is.
+func TestTheNewIngressIsServedByWhoServesTheOldOne(t *testing.T) {
+	t.Parallel()
+	final := func(class *string, annotation string) map[string]any {
+		c := load(t, "al9qy")
+		for i := range c.Ingresses {
+			c.Ingresses[i].Object.Spec.IngressClassName = class
+			if annotation != "" {
+				c.Ingresses[i].Object.Annotations["kubernetes.io/ingress.class"] = annotation
+			}
+		}
+		for _, o := range New().Translate(c, Options{}).Objects {
+			if o.Phase == PhaseFinalize {
+				ingress, _, err := unstructured.NestedMap(o.Object, "spec", "ingress")
+				require.NoError(t, err)
+				return ingress
+			}
+		}
+		return nil
+	}
+	assert.NotContains(t, final(nil, ""), "className")
+	assert.Equal(t, "inner", final(new("inner"), "")["className"])
+	annotations, _ := final(nil, "nginx")["annotations"].(map[string]any)
+	assert.Equal(t, "nginx", annotations["kubernetes.io/ingress.class"])
+}

@@ -149,8 +149,9 @@ func (g *Guest) Booted() int {
 // beside plays the legacy master, and who leads where.
 func (g *Guest) beside(ctx context.Context, legacy *master) {
 	for ctx.Err() == nil {
-		err := g.c.route(ctx)
-		if err == nil && !legacy.gone {
+		g.c.route()
+		var err error
+		if !legacy.gone {
 			if err = legacy.off(ctx); err == nil && !legacy.gone {
 				err = legacy.tick(ctx, g.leader())
 			}

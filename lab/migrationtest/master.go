@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -296,27 +294,26 @@ func (m *master) off(ctx context.Context) error {
 	return nil
 }
 
-// route lets the cluster's names lead to what its Endpoints list.
-func (c *Cluster) route(ctx context.Context) error {
-	endpoints := &corev1.Endpoints{} //nolint:staticcheck // What legacy Services have.
-	if err := c.world.Client.Get(ctx, client.ObjectKey{Namespace: c.ID, Name: "master"}, endpoints); err != nil {
-		return client.IgnoreNotFound(err)
-	}
+// route lets the cluster's names lead where their Ingresses do. A name without
+// one, or without a backend that is ready, leads nowhere.
+func (c *Cluster) route() {
 	etcd, _, _, _ := c.Workload.EtcdClientFiles()
-	own := map[int32]string{443: c.Workload.URL(), 2379: etcd}
-	all := map[int32][]string{}
-	for _, s := range endpoints.Subsets {
-		for _, a := range s.Addresses {
-			for _, p := range s.Ports {
-				address := strings.TrimPrefix(own[p.Port], "https://")
-				if strings.HasPrefix(a.IP, "10.199.") {
-					address = net.JoinHostPort(a.IP, strconv.Itoa(int(p.Port)))
-				}
-				all[p.Port] = append(all[p.Port], address)
-			}
+	for _, name := range []struct {
+		host, legacy string
+		all          *backends
+	}{{c.APIDomain, c.Workload.URL(), &c.api}, {c.etcdDomain(), etcd, &c.etcdName}} {
+		found, err := c.world.routes.Backends(name.host)
+		if err != nil {
+			found = nil // No Ingress, no Service, no endpoint: that is what tests look at.
 		}
+		addresses := make([]string, 0, len(found))
+		for _, b := range found {
+			// The legacy machine's address is only written down; its programs run here.
+			if !strings.HasPrefix(b.Address, "10.199.") {
+				b.Address = strings.TrimPrefix(name.legacy, "https://")
+			}
+			addresses = append(addresses, b.Address)
+		}
+		name.all.set(addresses...)
 	}
-	c.api.set(all[443]...)
-	c.etcdName.set(all[2379]...)
-	return nil
 }

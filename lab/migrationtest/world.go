@@ -16,12 +16,15 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/manager"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/clusterctl"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/ingress"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
 	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 )
@@ -46,6 +49,7 @@ type World struct {
 	fleet   string
 	names   *names
 	kubelet *kubelet
+	routes  *ingress.Routes
 	log     *logrus.Logger
 
 	mu     sync.Mutex
@@ -178,8 +182,26 @@ func (w *World) complete(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("making the kubelet's client: %w", err)
 	}
+	if err := w.follow(ctx, full); err != nil {
+		return err
+	}
 	w.kubelet, err = startKubelet(full, w.log)
 	return err
+}
+
+// follow learns which Ingress leads where, as an ingress controller does. Legacy
+// Ingresses name no class.
+func (w *World) follow(ctx context.Context, full kubernetes.Interface) error {
+	factory := informers.NewSharedInformerFactory(full, 0)
+	var err error
+	if w.routes, err = ingress.NewRoutes(factory, ""); err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), w.routes.Synced) {
+		return fmt.Errorf("reading Ingresses: %w", ctx.Err())
+	}
+	return nil
 }
 
 // describeControllers creates the Deployments by which a management cluster

@@ -14,6 +14,8 @@ const (
 	ControlPlaneReplacedCondition = "ControlPlaneReplaced"
 	// WorkersReplacedCondition is True when every legacy worker is replaced.
 	WorkersReplacedCondition = "WorkersReplaced"
+	// FinalizedCondition is True when nothing of the legacy platform is left.
+	FinalizedCondition = "Finalized"
 	// UntouchedCondition is True when the proof found that no VM, kubelet or etcd was restarted.
 	UntouchedCondition = "Untouched"
 )

@@ -1,0 +1,307 @@
+package finalize
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+const id, target = "al9qy", "org-acme"
+
+// verdict answers dry runs.
+type verdict struct{ err error }
+
+func (v verdict) DryRunApply(_ context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return o, v.err
+}
+
+// scene is cluster al9qy with every machine replaced, as far as the management cluster knows.
+type scene struct {
+	*Finalizer
+	*testing.T
+
+	api client.WithWatch
+
+	mu     sync.Mutex
+	notes  []string
+	writes []string
+}
+
+// newScene seeds what the recorded cluster has, but for VMs, silenced.
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	source, err := legacy.Open(t.Context(), "../../testdata/fixtures/al9qy/input", legacy.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, source.Close()) })
+	c, err := source.Load(t.Context(), id)
+	require.NoError(t, err)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
+		require.NoError(t, add(scheme))
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	values := map[string]legacy.Silence{}
+	for _, s := range legacy.Fence(c) {
+		values[s.Ref.String()] = s
+	}
+	for _, r := range plan.Removals(c, target) {
+		builder = builder.WithObjects(seeded(t, r.Object, values))
+	}
+	infrastructure := &infrav1.KVMCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id, UID: "k"},
+		Spec:       infrav1.KVMClusterSpec{Endpoints: []infrav1.EndpointsReference{{Namespace: id, Name: "master", Role: infrav1.ControlPlaneMachines}}},
+		Status:     infrav1.KVMClusterStatus{Conditions: []metav1.Condition{{Type: infrav1.EndpointReadyCondition, Status: metav1.ConditionTrue}}},
+	}
+	own := metav1.ObjectMeta{Namespace: target, Name: id + suffixAPI}
+	workers := metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}
+	api := builder.WithObjects(infrastructure, &networkingv1.Ingress{ObjectMeta: own}, &corev1.Service{ObjectMeta: workers}).WithInterceptorFuncs(interceptor.Funcs{
+		// A real watch ends with its context.
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			w, err := c.Watch(ctx, list, opts...)
+			if err == nil {
+				context.AfterFunc(ctx, w.Stop)
+			}
+			return w, err
+		},
+	}).Build()
+	x := &scene{T: t, api: api}
+	told := kube.WriterOptions{Told: func(w kube.Write) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.writes = append(x.writes, string(w.Verb)+" "+w.Object)
+	}}
+	x.Finalizer = &Finalizer{
+		Adopter: &adopt.Adopter{
+			Picture: c, Result: translate.New().Translate(c, translate.Options{}), Record: adopt.NewRecord(c, true, time.Unix(0, 0), "ada"),
+			Management: adopt.Side{Client: api, Writer: kube.NewWriter(api, told)}, DryRun: verdict{},
+			Clock: clocktesting.NewFakeClock(time.Unix(0, 0)), Patience: time.Second,
+		},
+		Contents: func(context.Context, string) ([]kube.Content, error) { return nil, nil },
+		Ask:      func(context.Context) error { return nil },
+		Note: func(sentence string) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.notes = append(x.notes, sentence)
+		},
+	}
+	return x
+}
+
+// seeded is an object with the finalizers that operators put on, and silenced.
+func seeded(t *testing.T, ref legacy.Ref, values map[string]legacy.Silence) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(kindOf(ref))
+	o.SetNamespace(ref.Namespace)
+	o.SetName(ref.Name)
+	o.SetUID(ref.UID)
+	if s, silenced := values[ref.String()]; silenced {
+		require.NoError(t, unstructured.SetNestedField(o.Object, s.After, s.Path...))
+		o.SetFinalizers([]string{"operatorkit.giantswarm.io/some-operator"})
+	}
+	return o
+}
+
+func (x *scene) exists(ref legacy.Ref) bool {
+	x.Helper()
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kindOf(ref))
+	err := x.api.Get(x.Context(), client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, o)
+	require.NoError(x, client.IgnoreNotFound(err))
+	return err == nil
+}
+
+// all does the whole phase.
+func (x *scene) all() error {
+	for _, part := range []func(context.Context) error{
+		x.Ready, x.List, x.VerifyListed, x.StillSilent, x.SwitchIngress, x.SwitchServices, x.VerifySwitched, x.RemoveConfigs,
+		x.RemoveRest, x.RemoveNamespace, x.RemoveNetwork, x.StillSilent, x.RemoveIdentity, x.VerifyNothingLeft,
+	} {
+		if err := part(x.Context()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *scene) index(write string) int { return slices.Index(x.writes, write) }
+
+func TestEverythingOnTheListGoesInItsOrder(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.all())
+	last := -1
+	for _, r := range plan.Removals(x.Picture, target) {
+		assert.False(t, x.exists(r.Object), r.Object)
+		at := x.index("delete " + r.Object.String())
+		assert.Greater(t, at, last, "%s goes out of its turn", r.Object)
+		last = at
+	}
+	config := "KVMConfig/default/" + id
+	assert.Equal(t, x.index("patch "+config)+1, x.index("delete "+config), "finalizers first, and the object at once")
+	assert.Equal(t, "delete "+config, x.writes[len(x.writes)-1])
+	count := len(x.writes)
+	require.NoError(t, x.all(), "once more")
+	assert.Len(t, x.writes, count, "what is done is not done again")
+
+	infrastructure := &infrav1.KVMCluster{}
+	require.NoError(t, x.api.Get(t.Context(), client.ObjectKey{Namespace: target, Name: id}, infrastructure))
+	assert.Empty(t, infrastructure.Spec.Endpoints)
+	require.NotNil(t, infrastructure.Spec.Ingress)
+	require.NotEmpty(t, infrastructure.Spec.WorkerPorts)
+	assert.NotZero(t, infrastructure.Spec.WorkerPorts[0].NodePort, "clients outside know the port")
+}
+
+// TestTheListKnowsMoreThanTheCluster goes on with a cluster that has forgotten its node ports with its Service.
+func TestTheListKnowsMoreThanTheCluster(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.List(t.Context()))
+	x.Picture = &legacy.Cluster{ID: id}
+	x.Result = &translate.Result{Namespace: target}
+	require.NoError(t, x.all())
+	infrastructure := &infrav1.KVMCluster{}
+	require.NoError(t, x.api.Get(t.Context(), client.ObjectKey{Namespace: target, Name: id}, infrastructure))
+	assert.NotZero(t, infrastructure.Spec.WorkerPorts[0].NodePort)
+}
+
+func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		refusal error
+		first   string
+		fails   bool
+	}{
+		"taken":     {nil, "patch KVMCluster/" + target + "/" + id, false},
+		"refused":   {apierrors.NewBadRequest(`admission webhook "validate.nginx.ingress.kubernetes.io" denied the request: host is defined`), "delete Ingress/" + id + "/api", false},
+		"not asked": {apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "al9qy", errors.New("no right to patch")), "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newScene(t)
+			require.NoError(t, x.api.Delete(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixAPI}}))
+			x.DryRun = verdict{test.refusal}
+			require.NoError(t, x.List(t.Context()))
+			x.writes = nil
+			x.Patience = 50 * time.Millisecond
+			err := x.SwitchIngress(t.Context()) // Nobody plays the provider: its Ingress never comes.
+			if test.fails {
+				require.ErrorIs(t, err, test.refusal)
+				assert.Empty(t, x.writes, "nothing is touched on a guess")
+				return
+			}
+			require.ErrorIs(t, err, kube.ErrNotInTime)
+			assert.Equal(t, test.first, x.writes[0])
+			assert.Equal(t, test.refusal != nil, strings.Contains(strings.Join(x.notes, "\n"), "the legacy one goes first"))
+		})
+	}
+}
+
+func TestWhatNobodyKnowsAboutStays(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	x.Contents = func(context.Context, string) ([]kube.Content, error) {
+		app := kube.Content{GroupVersionKind: schema.GroupVersionKind{Group: "application.giantswarm.io", Version: "v1alpha1", Kind: "App"}, Namespace: id, Name: "coredns"}
+		token := kube.Content{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, Namespace: id, Name: "t", ServiceAccount: id}
+		known := kube.Content{GroupVersionKind: schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1beta1", Kind: "Ingress"}, Namespace: id, Name: "api"}
+		return []kube.Content{app, token, known}, nil
+	}
+	err := x.all()
+	require.ErrorIs(t, err, ErrNotEmpty)
+	require.ErrorContains(t, err, ": App.application.giantswarm.io/"+id+"/coredns")
+	assert.NotContains(t, err.Error(), ",  ", "nothing else is named")
+	assert.Empty(t, x.writes)
+
+	x.KeepNamespace = true
+	require.NoError(t, x.all())
+	kubeconfig := legacy.Ref{APIVersion: "v1", Kind: "Secret", Namespace: id, Name: id + "-kubeconfig"}
+	assert.True(t, x.exists(legacy.Ref{APIVersion: "v1", Kind: "Namespace", Name: id}))
+	assert.True(t, x.exists(kubeconfig), "who looks after the apps needs it")
+	assert.False(t, x.exists(x.Picture.Config.Ref))
+}
+
+func TestAnOperatorThatIsAwakeStopsTheRemoval(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.StillSilent(t.Context()))
+	o := &unstructured.Unstructured{}
+	ref := x.Picture.CertConfigs[0].Ref
+	o.SetGroupVersionKind(kindOf(ref))
+	require.NoError(t, x.api.Get(t.Context(), client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, o))
+	o.SetAnnotations(nil)
+	require.NoError(t, x.api.Update(t.Context(), o))
+	require.ErrorIs(t, x.StillSilent(t.Context()), ErrStillLegacy)
+	assert.ErrorContains(t, x.StillSilent(t.Context()), ref.String())
+}
+
+func TestALegacyMachineStopsTheRemoval(t *testing.T) {
+	t.Parallel()
+	for name, object := range map[string]client.Object{
+		"an adopted machine": &infrav1.KVMMachine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: "worker", Labels: map[string]string{clusterv1.ClusterNameLabel: id}},
+			Spec:       infrav1.KVMMachineSpec{Adopted: &infrav1.Adopted{}},
+		},
+		"a legacy VM": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: id, Name: "worker-k3m9a", Labels: map[string]string{"app": "worker"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newScene(t)
+			require.NoError(t, x.Ready(t.Context()))
+			require.NoError(t, x.api.Create(t.Context(), object))
+			require.ErrorIs(t, x.Ready(t.Context()), ErrStillLegacy)
+		})
+	}
+}
+
+func TestAnotherObjectOfTheSameNameIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.List(t.Context()))
+	again := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: id, Name: "api"}}
+	require.NoError(t, x.api.Delete(t.Context(), again))
+	require.NoError(t, x.api.Create(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: id, Name: "api", UID: "another"}}))
+	require.ErrorIs(t, x.SwitchIngress(t.Context()), adopt.ErrReplaced)
+	assert.True(t, x.exists(legacy.Ref{APIVersion: "networking.k8s.io/v1", Kind: "Ingress", Namespace: id, Name: "api"}))
+}
+
+// TestAListOfSomethingElseIsRefused, and one that does not open.
+func TestAListOfSomethingElseIsRefused(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	_, err := x.must(t.Context())
+	require.ErrorContains(t, err, "it is gone")
+	for _, content := range []string{"", "no gzip"} {
+		kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + LeftoversSuffix}, BinaryData: map[string][]byte{leftoversKey: []byte(content)}}
+		require.NoError(t, x.api.Create(t.Context(), kept))
+		require.ErrorContains(t, x.List(t.Context()), "reading ConfigMap "+target+"/"+id+LeftoversSuffix)
+		require.NoError(t, x.api.Delete(t.Context(), kept))
+	}
+}

@@ -1,0 +1,151 @@
+package finalize
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// Names of what the provider makes for a cluster (internal/controller/kvmcluster).
+const (
+	suffixAPI     = "-control-plane"
+	suffixWorkers = "-workers"
+)
+
+// SwitchIngress lets the provider's own Ingress lead to the API. As a rule the two are there together for a moment, and the older one, the legacy one, has the
+// name until it goes, so that nobody asks in vain. Where the management cluster refuses a second Ingress of the same name, as the admission of
+// ingress-nginx does, the legacy one goes first, and the new one comes at once.
+func (f *Finalizer) SwitchIngress(ctx context.Context) error {
+	l, err := f.must(ctx)
+	if err != nil {
+		return err
+	}
+	ingress, err := l.field("ingress")
+	if err != nil {
+		return err
+	}
+	together, err := f.mayHaveBoth(ctx, ingress)
+	if err != nil {
+		return err
+	}
+	put := func() error {
+		if ingress == nil {
+			return nil
+		}
+		if err := f.set(ctx, map[string]any{"ingress": ingress}); err != nil {
+			return err
+		}
+		if err := f.awaitOwn(ctx, ingressKind(), f.Picture.ID+suffixAPI); err != nil {
+			return err
+		}
+		return f.awaitEndpoint(ctx)
+	}
+	take := func() error { return f.remove(ctx, l.of(plan.StageIngress)) }
+	turns := []func() error{put, take}
+	if !together {
+		f.note("the management cluster refuses a second Ingress for the API's name: the legacy one goes first, and for a moment nobody leads to the API")
+		turns = []func() error{take, put}
+	}
+	for _, turn := range turns {
+		if err := turn(); err != nil {
+			return err
+		}
+	}
+	return f.reach(ctx)
+}
+
+// mayHaveBoth asks whether the management cluster takes a second Ingress for the hosts of the legacy one, by a dry run: admission has its say in it.
+func (f *Finalizer) mayHaveBoth(ctx context.Context, wanted any) (bool, error) {
+	spec, ok := wanted.(map[string]any)
+	if !ok {
+		return true, nil
+	}
+	hosts, _, err := unstructured.NestedStringSlice(spec, "hosts")
+	if err != nil {
+		return false, fmt.Errorf("reading the hosts of KVMCluster %s: %w", f.Picture.ID, err)
+	}
+	own := f.Picture.ID + suffixAPI
+	there, err := adopt.List(ctx, f.Management.Client, ingressKind(), f.Result.Namespace)
+	if err != nil || there[own] != nil {
+		return true, err
+	}
+	var rules []any
+	for _, host := range hosts {
+		rules = append(rules, map[string]any{"host": host, "http": map[string]any{"paths": []any{map[string]any{
+			"path": "/", "pathType": "Prefix", "backend": map[string]any{"service": map[string]any{"name": own, "port": map[string]any{"name": "api"}}},
+		}}}})
+	}
+	if len(rules) == 0 {
+		return true, nil
+	}
+	tried := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"rules": rules}}}
+	tried.SetGroupVersionKind(ingressKind())
+	tried.SetNamespace(f.Result.Namespace)
+	tried.SetName(own)
+	if annotations, ok := spec["annotations"].(map[string]any); ok {
+		texts := map[string]string{}
+		for name, value := range annotations {
+			texts[name] = fmt.Sprint(value)
+		}
+		tried.SetAnnotations(texts)
+	}
+	if _, err = f.DryRun.DryRunApply(ctx, tried); err == nil {
+		return true, nil
+	}
+	if kube.Transient(err) || !strings.Contains(err.Error(), "denied") {
+		return false, err // Not the refusal of a webhook or a policy.
+	}
+	f.note("a second Ingress for the API's name was refused: %s", err)
+	return false, nil
+}
+
+// SwitchServices lets the provider's own Service publish the workers' ports. Two Services cannot have the same node port, so the legacy one goes and
+// the provider's comes at once. The legacy Endpoints are not kept any longer: nobody uses them.
+func (f *Finalizer) SwitchServices(ctx context.Context) error {
+	l, err := f.must(ctx)
+	if err != nil {
+		return err
+	}
+	ports, err := l.field("workerPorts")
+	if err != nil {
+		return err
+	}
+	if err := f.set(ctx, map[string]any{"endpoints": nil}); err != nil {
+		return err
+	}
+	if err := f.remove(ctx, l.of(plan.StageService)); err != nil {
+		return err
+	}
+	if ports != nil {
+		if err := f.set(ctx, map[string]any{"workerPorts": ports}); err != nil {
+			return err
+		}
+		if err := f.awaitOwn(ctx, serviceKind(), f.Picture.ID+suffixWorkers); err != nil {
+			return err
+		}
+	}
+	if err := f.awaitEndpoint(ctx); err != nil {
+		return err
+	}
+	return f.reach(ctx)
+}
+
+// VerifySwitched looks once more at the API, and that the legacy way to it is gone.
+func (f *Finalizer) VerifySwitched(ctx context.Context) error {
+	l, err := f.must(ctx)
+	if err != nil {
+		return err
+	}
+	for _, stage := range []plan.Stage{plan.StageIngress, plan.StageService} {
+		if err := f.verifyGone(ctx, l.of(stage)); err != nil {
+			return err
+		}
+	}
+	return f.reach(ctx)
+}

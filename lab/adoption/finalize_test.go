@@ -1,0 +1,187 @@
+package adoption
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// finalize runs the migration to where nothing of the legacy platform is left.
+func (x *takeover) finalize(ctx context.Context, more ...string) (cli.Code, string, string) {
+	return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn, "--until", plan.PhaseFinalize, "--approve", plan.PhaseFinalize, "--soak", "0s"}, more...)...)
+}
+
+// TestTheWholeMigration takes a legacy cluster all the way to an ordinary one, with a stop at every gate.
+func TestTheWholeMigration(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "hedy", 1)
+	code, _, said := x.rollWorkers(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	until := []string{"--until", plan.PhaseFinalize}
+
+	// Nobody has agreed, and the time is not over.
+	state := x.o.c.State(t)
+	code, _, said = x.run(t.Context(), until...)
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "--approve finalize")
+	code, _, said = x.run(t.Context(), append(until, "--approve", plan.PhaseFinalize)...)
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "not before "+time.Now().Add(48*time.Hour).UTC().Format("2006-01-02T"))
+	assert.Contains(t, said, "migrate run "+x.o.c.ID+" --until finalize")
+	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))), "a run that waits changes nothing")
+
+	// Somebody else's object in the legacy namespace would go with it.
+	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: x.o.c.ID, Name: "a-customers"}}
+	require.NoError(t, x.management.Create(t.Context(), foreign))
+	code, _, said = x.finalize(t.Context())
+	require.Equal(t, cli.CodeStopped, code, said)
+	assert.Contains(t, said, "ConfigMap/"+x.o.c.ID+"/a-customers")
+	assert.Contains(t, said, "--keep-namespace")
+	require.NoError(t, x.management.Delete(t.Context(), foreign))
+	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))), "nothing is removed that could not be removed to the end")
+
+	probe := startProbe(t, x.o.c.Inside(t, "prober", "system:masters"), false)
+	code, stdout, said := x.finalize(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	probed := probe()
+	t.Logf("the API by its name, a connection for each question: %s", probed)
+	assert.Empty(t, probed.failed, "the way to the API changes without anybody noticing")
+	x.assertFinal(1)
+	report := decode(t, stdout)
+	assert.Equal(t, plan.PhaseFinalize, report.Phases[len(report.Phases)-1].Name)
+
+	// Once more does nothing, and who asks is told.
+	code, _, said = x.finalize(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	for _, command := range []string{"status", "events"} {
+		code, stdout, said = x.o.migrate(t.Context(), command, x.o.c.ID)
+		assert.Equal(t, cli.CodeOK, code, "%s: %s%s", command, stdout, said)
+	}
+	code, stdout, said = x.o.migrate(t.Context(), "forecast", x.o.c.ID, "--detailed-exitcode")
+	assert.Equal(t, cli.CodeOK, code, stdout+said)
+	code, stdout, said = x.o.migrate(t.Context(), "plan", x.o.c.ID, "-o", "json", "--detailed-exitcode")
+	require.Equal(t, cli.CodeOK, code, said)
+	var fresh plan.Plan
+	decodeInto(t, stdout, &fresh)
+	assert.Empty(t, fresh.Changes)
+	assert.Equal(t, map[string]etcd.Role{x.masters()[0].Name: etcd.Leader}, x.roles(), "etcd is asked as Cluster API asks it")
+	for _, command := range []string{"check", "proof", "inventory"} {
+		code, stdout, said = x.o.migrate(t.Context(), command, x.o.c.ID)
+		assert.Equal(t, cli.CodeError, code, "%s: %s", command, stdout)
+		assert.Contains(t, said, "is finalized: nothing of the legacy platform is left", command)
+	}
+	code, _, said = x.o.rollback(t.Context())
+	require.Equal(t, cli.CodeBlocked, code, said)
+	assert.Contains(t, said, "the point of no return is passed")
+}
+
+// assertFinal says that nothing legacy is left, that the provider's own leads to the cluster, and that no mark of the migration is on what stays.
+func (x *takeover) assertFinal(workers int) {
+	x.Helper()
+	for _, kind := range []schema.GroupVersionKind{
+		{Group: "provider.giantswarm.io", Version: "v1alpha1", Kind: "KVMConfig"}, {Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "KVMClusterConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "CertConfig"}, {Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "FlannelConfig"},
+		{Version: "v1", Kind: "Secret"},
+	} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind)
+		require.NoError(x, x.management.List(x.Context(), list, client.InNamespace(metav1.NamespaceDefault)))
+		for i := range list.Items {
+			assert.NotContains(x, list.Items[i].GetName(), x.o.c.ID, kind.Kind)
+		}
+	}
+	err := x.management.Get(x.Context(), client.ObjectKey{Name: x.o.c.ID}, &corev1.Namespace{})
+	assert.True(x, apierrors.IsNotFound(err), "the legacy namespace: %v", err)
+
+	own := client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID + "-control-plane"}
+	ingress := &networkingv1.Ingress{}
+	require.NoError(x, x.management.Get(x.Context(), own, ingress))
+	assert.Equal(x, x.o.c.APIDomain, ingress.Spec.Rules[0].Host)
+	service := &corev1.Service{}
+	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID + "-workers"}, service))
+	assert.Equal(x, corev1.ServiceTypeNodePort, service.Spec.Type)
+	for _, port := range service.Spec.Ports {
+		assert.NotZero(x, port.NodePort)
+	}
+	for key, object := range mine(x.o.c.State(x)).Objects {
+		assert.NotContains(x, object, "migration.giantswarm.io/", key)
+	}
+	x.assertRolled(workers)
+	object, err := migrate.Read(x.Context(), reader(x.T), x.o.c.Namespace, x.o.c.ID)
+	require.NoError(x, err)
+	assert.Equal(x, migrationv1alpha1.StateReached, object.Status.State)
+}
+
+// TestKilledWhileFinalizing kills the program after every change of the phase, where the cluster has a network that its operator has to remove.
+func TestKilledWhileFinalizing(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "lazarus", 1)
+	code, _, said := x.rollWorkers(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	network := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "flannel-network-" + x.o.c.ID}}
+	require.NoError(t, x.management.Create(t.Context(), network))
+	ended := x.flannelOperator()
+	x.o.untilDone(t, 1, changes, x.finalize, cli.CodeOK)
+	require.NoError(t, <-ended)
+	x.assertFinal(1)
+	err := x.management.Get(t.Context(), client.ObjectKeyFromObject(network), network)
+	assert.True(t, apierrors.IsNotFound(err) || network.DeletionTimestamp != nil, "the operator has removed the network")
+}
+
+// flannelOperator does what flannel-operator does with a FlannelConfig of its version that is being deleted: it waits for the cluster's namespace to vanish,
+// removes the network, and takes its finalizer off (legacy-system.md 5.6). It ends when the object is gone.
+func (x *takeover) flannelOperator() <-chan error {
+	x.Helper()
+	key := client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: x.o.c.ID}
+	read := func(ctx context.Context) (*unstructured.Unstructured, error) {
+		o := &unstructured.Unstructured{}
+		o.SetGroupVersionKind(schema.GroupVersionKind{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "FlannelConfig"})
+		return o, x.management.Get(ctx, key, o)
+	}
+	_, err := read(x.Context())
+	require.NoError(x, err)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- wait.PollUntilContextCancel(x.Context(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			o, err := read(ctx)
+			if err != nil {
+				return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+			}
+			version, _, err := unstructured.NestedString(o.Object, "spec", "versionBundle", "version")
+			if err != nil || version != "0.2.0" || o.GetDeletionTimestamp() == nil {
+				return false, err
+			}
+			if err := x.management.Get(ctx, client.ObjectKey{Name: x.o.c.ID}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+				return false, err
+			}
+			network := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "flannel-network-" + x.o.c.ID}}
+			if err := x.management.Delete(ctx, network); client.IgnoreNotFound(err) != nil {
+				return false, err
+			}
+			o.SetFinalizers(nil)
+			err = x.management.Update(ctx, o)
+			if apierrors.IsConflict(err) {
+				err = nil
+			}
+			return false, client.IgnoreNotFound(err)
+		})
+	}()
+	return ended
+}
