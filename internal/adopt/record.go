@@ -2,7 +2,9 @@ package adopt
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -10,8 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pack"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
 // recordVersion is the version of the record's layout.
@@ -32,8 +36,51 @@ type Record struct {
 	Objects []map[string]any `json:"objects"`
 	// Nodes are metadata and taints of the workload cluster's Nodes.
 	Nodes []map[string]any `json:"nodes"`
+	// Told is what the first run was told about the cluster to come: later ones come to the same objects only with the same. Nil in records of
+	// before that was kept.
+	Told *Told `json:"told,omitempty"`
 	// NamespaceExisted tells that the target namespace was there before the migration.
 	NamespaceExisted bool `json:"namespaceExisted"`
+}
+
+// Told is what people said about the cluster to come, by the names of [translate.Options].
+type Told struct {
+	KubernetesVersion string                    `json:"kubernetesVersion,omitempty"`
+	Image             string                    `json:"image,omitempty"`
+	ImageRepository   string                    `json:"imageRepository,omitempty"`
+	Answers           map[string]finding.Answer `json:"answers,omitempty"`
+}
+
+// ErrToldOtherwise means that somebody says something else about a cluster that is being migrated than the first run was told.
+var ErrToldOtherwise = errors.New("the migration has begun with something else, which cannot be changed on the way")
+
+// Of takes from options what people said.
+func Of(o translate.Options) *Told {
+	return &Told{KubernetesVersion: o.KubernetesVersion, Image: o.Image, ImageRepository: o.ImageRepository, Answers: o.Answers}
+}
+
+// Complete puts what the first run was told into options; saying something else is an error, saying nothing is not.
+func (t *Told) Complete(o translate.Options) (translate.Options, error) {
+	if t == nil {
+		return o, nil
+	}
+	for _, said := range []struct {
+		flag  string
+		now   *string
+		first string
+	}{{"--kubernetes-version", &o.KubernetesVersion, t.KubernetesVersion}, {"--image", &o.Image, t.Image}, {"--image-repository", &o.ImageRepository, t.ImageRepository}} {
+		if *said.now != "" && *said.now != said.first {
+			return o, fmt.Errorf("%w: %s is %q, and was %q", ErrToldOtherwise, said.flag, *said.now, said.first)
+		}
+		*said.now = said.first
+	}
+	for _, field := range slices.Sorted(maps.Keys(o.Answers)) {
+		if first, known := t.Answers[field]; !known || first.Value != o.Answers[field].Value {
+			return o, fmt.Errorf("%w: the decision for %s is %q, and was %q", ErrToldOtherwise, field, o.Answers[field].Value, first.Value)
+		}
+	}
+	o.Answers = t.Answers
+	return o, nil
 }
 
 // NewRecord takes the originals from a picture.

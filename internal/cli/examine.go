@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -69,6 +70,11 @@ type examiner struct {
 	log    logrus.FieldLogger
 	// recorded tells that the source shows the cluster as it was before its migration already.
 	recorded bool
+
+	// elsewhere guards the list of all migrations, which is read when it is needed first.
+	elsewhere     sync.Once
+	migrations    []migrationv1alpha1.ClusterMigration
+	migrationsErr error
 }
 
 // examination is everything known about one cluster.
@@ -256,13 +262,13 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 		return nil, err
 	}
 	log := e.log.WithField("cluster", id)
-	cluster, stage, err := e.asBefore(ctx, now)
+	cluster, stage, options, err := e.asBefore(ctx, now)
 	if err != nil {
 		return nil, err
 	}
 	log.WithField("took", time.Since(started)).WithField("problems", len(cluster.Problems)).Debug("cluster read")
 
-	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: e.opts.Namespace, Source: e.place.Describe(), Tool: e.tool}
+	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool}
 	for _, neighbour := range e.neighbours {
 		if neighbour.ID != id {
 			facts.Neighbours = append(facts.Neighbours, neighbour)
@@ -277,7 +283,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 			log.WithField("err", facts.CAError).Warn("the CA could not be read")
 		}
 	}
-	opts, usable := e.opts, usableAuthority(facts.CA, cluster, e.now)
+	opts, usable := options, usableAuthority(facts.CA, cluster, e.now)
 	if usable {
 		key, err := facts.CA.Key.PEM()
 		if err != nil {
@@ -378,24 +384,55 @@ func (e *examiner) askWorkloads(ctx context.Context, cluster *legacy.Cluster) fu
 	}
 }
 
-// asBefore returns the cluster as it was before its migration began, and how far its objects have to be unpaused by now. A cluster that nobody
-// migrates is returned as it is.
-func (e *examiner) asBefore(ctx context.Context, now *legacy.Cluster) (*legacy.Cluster, adopt.Stage, error) {
+// asBefore returns the cluster as it was before its migration began, how far its objects have to be unpaused by now, and what was said about the cluster to come.
+// A cluster that nobody migrates is returned as it is.
+func (e *examiner) asBefore(ctx context.Context, now *legacy.Cluster) (*legacy.Cluster, adopt.Stage, translate.Options, error) {
 	if e.place.live == nil || e.recorded {
-		return now, adopt.AllPaused, nil
+		return now, adopt.AllPaused, e.opts, nil
 	}
-	namespace := first(e.opts.Namespace, check.TargetNamespace(now.Organization))
-	object, err := migrate.Read(ctx, e.place.live.Reader, namespace, now.ID)
+	object, err := e.migrationOf(ctx, now)
 	if err != nil || object == nil {
-		return now, adopt.AllPaused, err
+		return now, adopt.AllPaused, e.opts, err
 	}
-	record, err := migrate.LoadRecord(ctx, e.place.live.Reader, namespace, now.ID)
+	record, err := migrate.LoadRecord(ctx, e.place.live.Reader, object.Namespace, now.ID)
 	if err != nil || record == nil {
-		return now, adopt.AllPaused, err
+		return now, adopt.AllPaused, e.opts, err
+	}
+	options := e.opts
+	if migrate.Started(object) {
+		if options, err = record.Told.Complete(options); err != nil {
+			return nil, 0, options, err
+		}
+		options.Namespace = object.Namespace
 	}
 	source := legacy.NewLive(adopt.AsBefore(e.place.live.Reader, record, migrate.RemovedBy(object, record)), e.place.live.Server, e.place.opts)
 	before, err := source.Load(ctx, now.ID)
-	return before, migrate.StageOf(object), errors.Join(err, source.Close())
+	return before, migrate.StageOf(object), options, errors.Join(err, source.Close())
+}
+
+// migrationOf is a cluster's migration, where people say or where its organization's clusters belong, else wherever it has begun; nil when there is none. Only
+// the last question needs a list, which is asked for once for all clusters.
+func (e *examiner) migrationOf(ctx context.Context, c *legacy.Cluster) (*migrationv1alpha1.ClusterMigration, error) {
+	object, err := migrate.Read(ctx, e.place.live.Reader, first(e.opts.Namespace, check.TargetNamespace(c.Organization)), c.ID)
+	if err != nil || object != nil || e.opts.Namespace != "" {
+		return object, err
+	}
+	e.elsewhere.Do(func() {
+		list := &migrationv1alpha1.ClusterMigrationList{}
+		if e.migrationsErr = e.place.live.Reader.List(ctx, list); kube.Unserved(e.migrationsErr) {
+			e.migrationsErr = nil
+		}
+		e.migrations = list.Items
+	})
+	if e.migrationsErr != nil {
+		return nil, fmt.Errorf("listing ClusterMigrations: %w", e.migrationsErr)
+	}
+	for i := range e.migrations {
+		if m := &e.migrations[i]; m.Spec.ClusterID == c.ID && migrate.Started(m) {
+			return m, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // a cluster that nobody migrates is ordinary
 }
 
 // usableAuthority tells whether a CA is the cluster's own: its key fits, it may sign, and it signed the certificates in use. The checks

@@ -178,6 +178,8 @@ type undertaking struct {
 	record        *adopt.Record
 	found         *examination
 	accepted      []check.Accepted
+	// told is what people said about the cluster to come.
+	told *adopt.Told
 }
 
 // run does the work of run, resume and rollback:
@@ -303,6 +305,12 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 		}
 	}
 	u.accepted, e.recorded = e.accept, true
+	if u.record != nil && migrate.Started(u.object) {
+		if e.opts, err = u.record.Told.Complete(e.opts); err != nil {
+			return nil, err
+		}
+	}
+	u.told = adopt.Of(e.opts)
 	u.found, err = e.examine(ctx, id)
 	return u, err
 }
@@ -486,6 +494,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 	record := u.record
 	if record == nil {
 		record = adopt.NewRecord(u.found.cluster, u.object != nil, clk.Now(), s.who())
+		record.Told = u.told
 	}
 	log := &migrate.Log{Clock: clk, Cluster: u.id, By: s.who(), Tool: s.app.Version.Version}
 	if o.events != "" {
