@@ -3,6 +3,7 @@ package adopt
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
@@ -204,4 +206,42 @@ func TestForeignWritesAreNamed(t *testing.T) {
 		compareAll(first, map[string]fingerprint{"worker": pod("2", "a", "kvm-operator", nil)}))
 	assert.Equal(t, []ForeignWrite{{Object: "Pod/al9qy/worker", What: "deleted"}}, compareAll(first, nil))
 	assert.Equal(t, []ForeignWrite{{Object: "Pod/al9qy/worker", What: "created", By: "kvm-operator"}}, compareAll(nil, first))
+}
+
+func TestWhatTheFirstRunWasToldCounts(t *testing.T) {
+	t.Parallel()
+	yes := map[string]finding.Answer{"docker": {Value: "drop"}}
+	told := Of(translate.Options{Image: "mine-{version}", Answers: yes, CAKey: []byte("a key")})
+	packed, err := json.Marshal(told)
+	require.NoError(t, err)
+	assert.NotContains(t, string(packed), "key")
+	for name, test := range map[string]struct {
+		told *Told
+		now  translate.Options
+		want string
+	}{
+		"nothing":                 {told, translate.Options{CAKey: []byte("a key")}, ""},
+		"the same":                {told, translate.Options{Image: "mine-{version}", Answers: yes}, ""},
+		"another image":           {told, translate.Options{Image: "other"}, `--image is "other", and was "mine-{version}"`},
+		"a version":               {told, translate.Options{KubernetesVersion: "1.22.1"}, `--kubernetes-version is "1.22.1", and was ""`},
+		"another decision":        {told, translate.Options{Answers: map[string]finding.Answer{"docker": {Value: "keep"}}}, `the decision for docker is "keep", and was "drop"`},
+		"a decision more":         {told, translate.Options{Answers: map[string]finding.Answer{"more": {Value: "x"}}}, `the decision for more is "x", and was ""`},
+		"nothing was kept so far": {nil, translate.Options{Image: "other"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := test.told.Complete(test.now)
+			if test.want != "" {
+				require.ErrorIs(t, err, ErrToldOtherwise)
+				assert.ErrorContains(t, err, test.want)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, test.now.CAKey, got.CAKey)
+			if test.told != nil {
+				assert.Equal(t, "mine-{version}", got.Image)
+				assert.Equal(t, yes, got.Answers)
+			}
+		})
+	}
 }

@@ -62,6 +62,10 @@ type runOptions struct {
 	// soak is how long the cluster runs undisturbed before it is finalized; keep leaves the legacy namespace.
 	soak time.Duration
 	keep bool
+	// first are the workers that are replaced first, limit how many in one run, surge how many new ones come at once.
+	first []string
+	limit int
+	surge int64
 	// back takes back instead of going forward; lift ends a pause first.
 	back, lift bool
 }
@@ -82,7 +86,7 @@ of the two machines stops writes, so do not rest there. --approve point-of-no-re
 master's VM goes, and the KubeadmControlPlane is unpaused once nothing would come of it. There is no way back from that but the saved etcd.
 
 With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
-DaemonSets, the old one is drained and deleted. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
+DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
 
 With --until finalize, --approve finalize and after --soak, what is left of the old platform goes: the provider's own Ingress and Service take the place of
 the legacy ones, then the objects that legacy operators act on, what existed only for the VMs, the legacy namespace, and the KVMConfig last.
@@ -96,7 +100,8 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --until control-plane --approve point-of-no-return
-  migrate run al9qy --until workers
+  migrate run al9qy --until workers --first-worker k3m9a --max-workers 1
+  migrate run al9qy --until workers --surge 2
   migrate run al9qy --until finalize --approve finalize
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
 		Args:              exactlyOne("cluster"),
@@ -112,6 +117,9 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: "+migrate.DefaultUntil+")")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
+	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
+	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
+	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
 	o.examine.addTo(cmd)
@@ -205,6 +213,9 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(migrate.Gates(), ", "), didYouMean(gate, migrate.Gates()))
 		}
 	}
+	if o.limit < 0 || o.surge < 0 {
+		return usage("", "--max-workers and --surge cannot be negative")
+	}
 	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
 		return err
 	}
@@ -227,7 +238,7 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Soak: o.soak, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		Soak: o.soak, MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
 	work := s.app.Hard
@@ -519,8 +530,12 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		Ask: func(ctx context.Context) error { return kube.Answers(ctx, kube.Prepared(config, s.kubeOptions())) },
 	}
 	work.Roller, work.NoRoller = s.controlPlane(o, u, work.Adopter, config, told)
+	workers, err := migrate.Workers(u.found.cluster, o.first...)
+	if err != nil {
+		return nil, usage("", "--first-worker: %s", err)
+	}
 	return &migrate.Engine{
-		Graph: migrate.Graph(migrate.Workers(u.found.cluster)...), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Graph: migrate.Graph(workers...), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
 }
@@ -560,7 +575,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed,
+		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.surge,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },
 		Forecast: func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error) {
@@ -721,7 +736,7 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
 			return ended(CodeWaiting)
 		}
-		if !o.back && result.NotBefore.IsZero() {
+		if !o.back && result.NotBefore.IsZero() && !result.Limited {
 			// With its goal: without, it would end at the default one, and leave a phase half way.
 			again = strings.Replace(again, "migrate run", "migrate resume", 1)
 		}

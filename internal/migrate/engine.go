@@ -45,6 +45,8 @@ type Options struct {
 	Until string
 	// Approved are the gates that people have opened.
 	Approved []string
+	// MaxWorkers is how many workers one run replaces; zero for all.
+	MaxWorkers int
 	// Soak is how long a cluster runs undisturbed before a phase that asks for it.
 	Soak time.Duration
 	// Accepted are the checks that were waived.
@@ -71,6 +73,8 @@ type Engine struct {
 
 	opts  Options
 	began time.Time
+	// replaced counts the workers that this run has replaced.
+	replaced int
 	// unnoted is why something could not be written into the log.
 	unnoted error
 	// resumed tells that an earlier run did some of the steps.
@@ -87,6 +91,8 @@ type Result struct {
 	// Gate is what the run waits for, if people have to approve it, and NotBefore when the next phase may begin, if that is what it waits for.
 	Gate      string
 	NotBefore time.Time
+	// Limited means that the run did as much as it was to do at once.
+	Limited bool
 	// Final means that a step was done that cannot be taken back.
 	Final bool
 }
@@ -111,6 +117,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	e.Log.Run = opts.Run
 	if e.Work.Roller != nil {
 		e.Work.Roller.Note, e.Work.Roller.Electing = e.note, e.electing
+		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
 	if e.Work.Finalizer != nil {
 		e.Work.Finalizer.Note = e.note
@@ -292,7 +299,18 @@ func (e *Engine) closed(phase Phase, step Step) *Result {
 			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", gate.before, gate.name), Gate: gate.name}
 		}
 	}
+	if result := e.enough(phase, step); result != nil {
+		return result
+	}
 	return e.soaking(phase)
+}
+
+// enough tells that this run has replaced as many workers as it was to. One that was begun is always brought to its end.
+func (e *Engine) enough(phase Phase, step Step) *Result {
+	if e.opts.MaxWorkers == 0 || e.replaced < e.opts.MaxWorkers || phase.Name != plan.PhaseWorkers || !step.Disruptive || e.tried(step) {
+		return nil
+	}
+	return &Result{Outcome: Paused, Limited: true, Message: fmt.Sprintf("%d of the workers were replaced, as many as this run was to; the next is %s", e.replaced, step.ID)}
 }
 
 // soaking tells how long a cluster still has to run undisturbed before a phase begins.
@@ -343,6 +361,9 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 		return err
 	}
 	e.Journal.end(s, migrationv1alpha1.StepDone, "")
+	if phase == plan.PhaseWorkers && s.Disruptive {
+		e.replaced++
+	}
 	e.Journal.Object.Status.Nodes = e.nodes()
 	if e.Work.Proof != nil {
 		e.Journal.proof(e.Work.Proof)

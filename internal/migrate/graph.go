@@ -2,6 +2,9 @@ package migrate
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -368,16 +371,29 @@ func RecordedWorkers(object *migrationv1alpha1.ClusterMigration) []string {
 	return ids
 }
 
-// Workers are the ids of the workers that a migration replaces, in its order.
-func Workers(cluster *legacy.Cluster) []string {
+// Workers are the ids of the workers that a migration replaces, in its order: those that people want first, in theirs, then the others as the KVMConfig has them.
+func Workers(cluster *legacy.Cluster, first ...string) ([]string, error) {
 	var ids []string
 	for _, w := range cluster.Workers() {
 		if w.Pod != nil {
 			ids = append(ids, w.ID)
 		}
 	}
-	return ids
+	for _, id := range first {
+		if !slices.Contains(ids, id) {
+			return nil, fmt.Errorf("%w: %s; there are %s", ErrNoWorker, id, strings.Join(ids, ", "))
+		}
+	}
+	seen := map[string]bool{}
+	return slices.DeleteFunc(slices.Concat(first, ids), func(id string) bool {
+		again := seen[id]
+		seen[id] = true
+		return again
+	}), nil
 }
+
+// ErrNoWorker means that a cluster has no worker of that id.
+var ErrNoWorker = errors.New("there is no such worker")
 
 // rolling makes a step's function of a method of what moves the control plane.
 func rolling(method func(*roll.Roller, context.Context) error) func(context.Context, *Work) error {

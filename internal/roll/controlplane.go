@@ -57,6 +57,10 @@ type Roller struct {
 	Forecast func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error)
 	// Snapshot is the file that etcd is saved to.
 	Snapshot string
+	// Begun are the ids of the workers whose replacement has begun, in their order.
+	Begun func() []string
+	// Surge is how many new workers may come at once; less than one is one.
+	Surge int64
 	// Note hears what belongs into the log of the migration: the members of etcd before and after every change, and what was compared.
 	Note func(sentence string)
 	// Electing is asked before etcd is made to choose another leader.

@@ -28,28 +28,41 @@ func deploymentKind() schema.GroupVersionKind {
 type worker struct {
 	*legacy.Node
 
-	// deployment makes the replacement; with it there are number replacements of this kind.
-	deployment string
-	number     int64
+	// deployment makes the replacement; with it there are number replacements of this kind, of all in the end.
+	deployment  string
+	number, all int64
 }
 
-// worker finds a legacy worker by its id. The number of its replacement follows from the order of the workers, which never changes: so a run that goes
-// on after a crash asks for no machine more than the one before it.
+// worker finds a legacy worker by its id. The number of its replacement follows from the order in which the replacements were begun, which is on record: so a
+// run that goes on after a crash asks for no machine more than the one before it.
 func (c *Roller) worker(id string) (worker, error) {
-	numbers := map[string]int64{}
+	w := worker{}
 	workers := c.Picture.Workers()
 	for i := range workers {
-		deployment := c.Result.Workers[workers[i].ID]
-		numbers[deployment]++
-		if workers[i].ID != id {
-			continue
+		if workers[i].ID == id {
+			w.Node, w.deployment = &workers[i], c.Result.Workers[id]
 		}
-		if workers[i].Pod == nil || deployment == "" {
-			return worker{}, fmt.Errorf("replacing worker %s: the plan has no MachineDeployment for it, or it has no pod", id)
-		}
-		return worker{Node: &workers[i], deployment: deployment, number: numbers[deployment]}, nil
 	}
-	return worker{}, fmt.Errorf("replacing worker %s: cluster %s has no such worker", id, c.Picture.ID)
+	switch {
+	case w.Node == nil:
+		return w, fmt.Errorf("replacing worker %s: cluster %s has no such worker", id, c.Picture.ID)
+	case w.Pod == nil || w.deployment == "":
+		return w, fmt.Errorf("replacing worker %s: the plan has no MachineDeployment for it, or it has no pod", id)
+	}
+	for i := range workers {
+		if workers[i].Pod != nil && c.Result.Workers[workers[i].ID] == w.deployment {
+			w.all++
+		}
+	}
+	for _, begun := range c.Begun() {
+		if c.Result.Workers[begun] == w.deployment {
+			w.number++
+		}
+		if begun == id {
+			return w, nil
+		}
+	}
+	return w, fmt.Errorf("replacing worker %s: it is not on record that it has begun", id)
 }
 
 // bound tells of a worker whose directories are on its host: only there can the replacement start, and only when the old VM is off.
@@ -112,7 +125,7 @@ func (c *Roller) VerifyWorkerReplaced(ctx context.Context, id string) error {
 	return c.awaitGrown(ctx, w)
 }
 
-// grow asks for one more machine.
+// grow asks for one more machine, or for as many more as may come at once. Where the old VM goes first there is no room for another one.
 func (c *Roller) grow(ctx context.Context, w worker) error {
 	live, err := c.must(ctx, deploymentKind(), w.deployment)
 	if err != nil {
@@ -122,10 +135,14 @@ func (c *Roller) grow(ctx context.Context, w worker) error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", kube.TargetOf(live), err)
 	}
-	if replicas >= w.number {
+	wanted := w.number
+	if !w.bound() {
+		wanted = min(w.number+max(c.Surge, 1)-1, w.all)
+	}
+	if replicas >= wanted {
 		return nil
 	}
-	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": w.number}})
+	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": wanted}})
 }
 
 // awaitGrown waits until so many machines are ready, and every DaemonSet on them.

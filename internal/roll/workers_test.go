@@ -16,7 +16,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// TestReplacementsAreNumbered by the order of the workers: a run that goes on asks for no machine more.
+// TestReplacementsAreNumbered in the order in which they were begun: a run that goes on asks for no machine more.
 func TestReplacementsAreNumbered(t *testing.T) {
 	t.Parallel()
 	c := with(t)
@@ -26,13 +26,15 @@ func TestReplacementsAreNumbered(t *testing.T) {
 	missing := node("m1ss1")
 	missing.Pod = nil
 	c.Picture.Nodes = []legacy.Node{{ID: "m4st3", Role: legacy.Master}, node("a1"), node("b1"), node("a2"), missing}
+	c.Begun = func() []string { return []string{"a2", "b1", "a1"} }
 	c.Result.Workers = map[string]string{"a1": "small", "b1": "large", "a2": "small", "m1ss1": "small"}
 	for id, want := range map[string]struct {
 		deployment string
 		number     int64
-	}{"a1": {"small", 1}, "b1": {"large", 1}, "a2": {"small", 2}} {
+	}{"a1": {"small", 2}, "b1": {"large", 1}, "a2": {"small", 1}} {
 		w, err := c.worker(id)
 		require.NoError(t, err)
+		assert.Equal(t, map[string]int64{"small": 2, "large": 1}[want.deployment], w.all, "how many there will be")
 		assert.Equal(t, want.deployment, w.deployment, id)
 		assert.Equal(t, want.number, w.number, id)
 		assert.Equal(t, id, w.ID)
@@ -41,6 +43,9 @@ func TestReplacementsAreNumbered(t *testing.T) {
 		_, err := c.worker(id)
 		require.ErrorContains(t, err, want, id)
 	}
+	c.Begun = func() []string { return nil }
+	_, err := c.worker("a1")
+	require.ErrorContains(t, err, "not on record")
 }
 
 func TestAnImageWithAShellIsChosen(t *testing.T) {

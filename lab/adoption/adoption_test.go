@@ -176,8 +176,8 @@ func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 	o := newOperator(t, c, "ida")
 	code, _, stderr := o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, stderr)
-	code, stdout, stderr := o.migrate(t.Context(), "plan", c.ID, "-o", "json", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
-		"--decisions", filepath.Join(o.dir, "decisions.yaml"))
+	// What was decided is on record.
+	code, stdout, stderr := o.migrate(t.Context(), "plan", c.ID, "-o", "json", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"))
 	require.Equal(t, cli.CodeOK, code, stderr)
 	var fresh plan.Plan
 	require.NoError(t, json.Unmarshal([]byte(stdout), &fresh))
@@ -185,5 +185,10 @@ func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 		if change.Action != plan.Keep {
 			assert.NotContains(t, []string{plan.PhaseFence, plan.PhaseTranslate, plan.PhaseAdopt}, change.Phase, "%s %s %+v", change.Action, change.Object, change.Fields)
 		}
+	}
+	for _, command := range [][]string{{"plan", c.ID}, {"run", c.ID, "--yes"}} {
+		code, _, stderr = o.migrate(t.Context(), append(command, "--image", "another-{version}")...)
+		assert.Equal(t, cli.CodeError, code)
+		assert.Contains(t, stderr, `the migration has begun with something else, which cannot be changed on the way: --image is "another-{version}", and was ""`)
 	}
 }

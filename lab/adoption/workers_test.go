@@ -2,6 +2,7 @@ package adoption
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -34,13 +35,28 @@ func TestTheWorkersAreReplaced(t *testing.T) {
 		NodeName: x.o.c.Workers[0], Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}},
 	}}))
 
+	// A first one, to look at; and it need not be the first of the list.
+	canary := strings.Split(x.o.c.Workers[1], "-")[1]
+	code, _, said = x.rollWorkers(t.Context(), "--first-worker", canary, "--max-workers", "1")
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "1 of the workers were replaced, as many as this run was to; the next is workers/"+strings.Split(x.o.c.Workers[0], "-")[1])
+	assert.Contains(t, said, "Go on with: migrate run "+x.o.c.ID+" --until workers")
+	nodes := &corev1.NodeList{}
+	require.NoError(t, x.inside.List(t.Context(), nodes))
+	names := make([]string, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		names = append(names, nodes.Items[i].Name)
+	}
+	assert.Contains(t, names, x.o.c.Workers[0])
+	assert.NotContains(t, names, x.o.c.Workers[1])
+
 	code, stdout, said := x.rollWorkers(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertRolled(2)
 	err := x.inside.Get(t.Context(), client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, &corev1.Pod{})
 	assert.True(t, apierrors.IsNotFound(err), "evicted: %v", err)
 	report := decode(t, stdout)
-	assert.Equal(t, plan.PhaseWorkers, report.Phases[len(report.Phases)-1].Name)
+	assert.Equal(t, plan.PhaseWorkers, report.Phases[len(report.Phases)-2].Name)
 	code, stdout, said = x.o.migrate(t.Context(), "proof", x.o.c.ID, "-o", "json")
 	assert.NotEqual(t, cli.CodeBlocked, code, stdout+said)
 	assert.Contains(t, stdout, "the migration replaced this machine, as planned")
@@ -76,12 +92,14 @@ func (x *takeover) assertRolled(workers int) {
 	assert.Empty(x, pods.Items, "no legacy VM runs")
 }
 
-// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase.
+// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together.
 func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "sisyphus", 2)
 	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
-	x.o.untilDone(t, 1, changes, x.rollWorkers, cli.CodeOK)
+	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
+		return x.rollWorkers(ctx, append(more, "--surge", "2")...)
+	}, cli.CodeOK)
 	x.assertRolled(2)
 }
