@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -33,6 +34,9 @@ type examineFlags struct {
 	decisions   string
 
 	targetNamespace, kubernetesVersion, image, imageRepository string
+
+	// book is what a playbook answers and accepts; what is nearer wins.
+	book Decisions
 }
 
 func (f *examineFlags) addTo(cmd *cobra.Command) {
@@ -119,6 +123,7 @@ func (e *examiner) decide(f examineFlags) error {
 	if e.accept, err = parseAccept(f.accept, f.acceptUntil); err != nil {
 		return err
 	}
+	defer e.addBook(f.book)
 	if f.decisions == "" {
 		return nil
 	}
@@ -138,6 +143,20 @@ func (e *examiner) decide(f examineFlags) error {
 		}
 	}
 	return nil
+}
+
+// addBook adds what a playbook says, where nothing nearer says it.
+func (e *examiner) addBook(book Decisions) {
+	if len(book.Answers) > 0 {
+		answers := maps.Clone(book.Answers)
+		maps.Copy(answers, e.opts.Answers)
+		e.opts.Answers = answers
+	}
+	for _, waiver := range book.Accept {
+		if !slices.ContainsFunc(e.accept, func(have check.Accepted) bool { return have.ID == waiver.ID }) {
+			e.accept = append(e.accept, waiver)
+		}
+	}
 }
 
 // parseAccept reads ID=REASON pairs.

@@ -29,6 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
@@ -66,6 +67,13 @@ type runOptions struct {
 	first []string
 	limit int
 	surge int64
+	// book are the files of a playbook, sets single values of it, and wait has the run stay until its time comes.
+	book, sets []string
+	wait       bool
+	// door and the soak times between workers come from the playbook; given tells whether a flag was.
+	door                   *playbook.Door
+	soakFirst, soakWorkers time.Duration
+	given                  func(flag string) bool
 	// back takes back instead of going forward; lift ends a pause first.
 	back, lift bool
 }
@@ -91,6 +99,9 @@ DaemonSets, the old one is drained and deleted. --first-worker and --max-workers
 With --until finalize, --approve finalize and after --soak, what is left of the old platform goes: the provider's own Ingress and Service take the place of
 the legacy ones, then the objects that legacy operators act on, what existed only for the VMs, the legacy namespace, and the KVMConfig last.
 
+With --playbook something begins only while a window is open: a node, a phase, the point of no return. What has begun is brought to a safe end. Outside of a window
+the run ends with exit code 4 and says when the next one opens; with --wait it stays until then, without asking anybody anything meanwhile.
+
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
 
@@ -103,10 +114,11 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until workers --first-worker k3m9a --max-workers 1
   migrate run al9qy --until workers --surge 2
   migrate run al9qy --until finalize --approve finalize
+  migrate run al9qy --until workers --playbook acme.yaml --wait
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
-		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.runBy(cmd, o, args[0]) },
 	}
 	s.addRunFlags(cmd, &o)
 	return cmd
@@ -120,6 +132,9 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other")
+	cmd.Flags().StringArrayVar(&o.book, "playbook", nil, "file with a playbook: windows, soak times, order, answers; repeatable, later ones over earlier ones, and flags over both")
+	cmd.Flags().StringArrayVar(&o.sets, "set", nil, "one value of the playbook: spec.soak.perWorker=5m; repeatable")
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens or a soak time is over, and go on, instead of ending with exit code 4")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
 	o.examine.addTo(cmd)
@@ -150,7 +165,7 @@ func (s *session) resumeCommand() *cobra.Command {
 		Example:           "  migrate resume al9qy --ca-cert ca.crt --ca-key ca.key",
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
-		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return s.runBy(cmd, o, args[0]) },
 	}
 	s.addRunFlags(cmd, &o)
 	return cmd
@@ -219,48 +234,78 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
 		return err
 	}
+	for {
+		result, err := s.runOnce(ctx, o, outs, id)
+		if err == nil || !o.wait || result.Outcome != migrate.Paused || result.NotBefore.IsZero() {
+			return err
+		}
+		if !s.sleep(ctx, id, result.NotBefore) {
+			return ended(CodeInterrupted)
+		}
+		o.yes = true // Who agreed to the run agreed to what it waits for.
+	}
+}
+
+// sleep waits until a time has come. Nothing is asked meanwhile, and the run lock is free: others may look, pause, or go on themselves. False means Ctrl-C.
+func (s *session) sleep(ctx context.Context, id string, until time.Time) bool {
+	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until %s; Ctrl-C ends the wait, and the same command waits again\n", id, until.UTC().Format(time.RFC3339))
+	timer := s.app.Clock.NewTimer(until.Sub(s.app.Clock.Now()))
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// runOnce runs until the goal is reached, something is in the way, or the time has not come.
+func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id string) (result migrate.Result, err error) {
 	u, err := s.undertake(ctx, o, id)
 	if err != nil {
-		return err
+		return result, err
 	}
 	if err := s.mayBegin(ctx, o, u); err != nil {
-		return err
+		return result, err
 	}
 	view := s.newRunView()
 	id = newRunID()
 	o.snapshot = cmp.Or(o.snapshot, u.id+"-etcd-"+id+".db")
 	engine, err := s.engine(ctx, o, u, view)
 	if err != nil {
-		return err
+		return result, err
 	}
 	defer context.AfterFunc(ctx, func() {
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Soak: o.soak, MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: s.doorOf(o), MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
 	work := s.app.Hard
 	if work == nil {
 		work = context.WithoutCancel(ctx)
 	}
-	var result migrate.Result
 	if o.back {
 		result, err = engine.Back(work, opts, o.to)
 	} else {
 		result, err = engine.Forward(work, opts)
 	}
 	if err != nil {
-		return s.cannotRun(u.id, err)
+		return result, s.cannotRun(u.id, err)
+	}
+	if o.wait && result.Outcome == migrate.Paused && !result.NotBefore.IsZero() {
+		// It is reported when it has ended.
+		return result, s.endedRun(u.id, o, result)
 	}
 	doc := engine.Report(result, o.back)
 	// Also a run that was interrupted hard says where it stands.
 	err = deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
 	if err != nil {
-		return err
+		return result, err
 	}
-	return s.endedRun(u.id, o, result)
+	return result, s.endedRun(u.id, o, result)
 }
 
 func knownPhase(flag, name string) error {
@@ -280,19 +325,8 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	if err != nil {
 		return nil, err
 	}
-	u := &undertaking{id: id, namespace: o.examine.targetNamespace, live: p.live}
-	if slices.Contains(ids, id) {
-		brief, err := legacy.LoadInventory(ctx, p.Source, id)
-		if err != nil {
-			return nil, err
-		}
-		if u.namespace, err = namespaceOf(ctx, p.live.Reader, u.namespace, brief); err != nil {
-			return nil, err
-		}
-	} else if u.namespace, err = s.finalizing(ctx, p.live.Reader, id); err != nil {
-		return nil, err
-	} else if u.namespace == "" {
-		_, err = chooseCluster([]string{id}, ids, p.Describe(), false, "")
+	u := &undertaking{id: id, live: p.live}
+	if u.namespace, err = s.placeOf(ctx, p, ids, o.examine.targetNamespace, id); err != nil {
 		return nil, err
 	}
 	if err := s.readMigration(ctx, u); err != nil {
@@ -324,6 +358,22 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	u.told = adopt.Of(e.opts)
 	u.found, err = e.examine(ctx, id)
 	return u, err
+}
+
+// placeOf is the namespace of a cluster's migration, also of one whose KVMConfig is gone already.
+func (s *session) placeOf(ctx context.Context, p *place, ids []string, said, id string) (string, error) {
+	if slices.Contains(ids, id) {
+		brief, err := legacy.LoadInventory(ctx, p.Source, id)
+		if err != nil {
+			return "", err
+		}
+		return namespaceOf(ctx, p.live.Reader, said, brief)
+	}
+	namespace, err := s.finalizing(ctx, p.live.Reader, id)
+	if err == nil && namespace == "" {
+		_, err = chooseCluster([]string{id}, ids, p.Describe(), false, "")
+	}
+	return namespace, err
 }
 
 // finalizing is the namespace of the migration of a cluster whose KVMConfig is gone already; empty when there is none.
@@ -709,6 +759,9 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 	case o.until != "":
 		again += " --until " + o.until
 	}
+	if len(o.book) > 0 {
+		again += " --playbook " + strings.Join(o.book, " --playbook ")
+	}
 	if replacesMachines(o.until) {
 		back += " --to " + plan.PhaseAdopt
 	}
@@ -736,7 +789,9 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
 			return ended(CodeWaiting)
 		}
-		if !o.back && result.NotBefore.IsZero() && !result.Limited {
+		if !result.NotBefore.IsZero() {
+			again += back
+		} else if !o.back && !result.Limited {
 			// With its goal: without, it would end at the default one, and leave a phase half way.
 			again = strings.Replace(again, "migrate run", "migrate resume", 1)
 		}

@@ -47,6 +47,10 @@ type Options struct {
 	Approved []string
 	// MaxWorkers is how many workers one run replaces; zero for all.
 	MaxWorkers int
+	// Door is asked before everything that a window may hold back; nil lets everything begin.
+	Door func(now time.Time, start Start) *Wait
+	// SoakFirst and SoakWorkers are how long a cluster runs undisturbed after the first replaced worker, and after every other one.
+	SoakFirst, SoakWorkers time.Duration
 	// Soak is how long a cluster runs undisturbed before a phase that asks for it.
 	Soak time.Duration
 	// Accepted are the checks that were waived.
@@ -57,6 +61,20 @@ type Options struct {
 	Retry time.Duration
 	// Pause lies between two tries.
 	Pause time.Duration
+}
+
+// Start is something that is begun only when its time has come, and then brought to a safe end.
+type Start struct {
+	// Phase and Step are what begins.
+	Phase, Step string
+	// NoReturn tells of the first step that cannot be taken back, and Node of one that replaces a worker; otherwise a phase begins.
+	NoReturn, Node bool
+}
+
+// Wait says until when something may not begin, and why.
+type Wait struct {
+	Until time.Time
+	Why   string
 }
 
 // Engine runs the steps of one cluster, forward or back.
@@ -295,14 +313,60 @@ func (e *Engine) closed(phase Phase, step Step) *Result {
 		name, before string
 		passed       bool
 	}{{phase.Gate, "phase " + phase.Name, e.begun(phase)}, {step.Gate, "step " + step.ID, e.tried(step)}} {
-		if gate.name != "" && !gate.passed && !slices.Contains(e.opts.Approved, gate.name) {
+		if gate.name != "" && !gate.passed && !slices.Contains(e.opts.Approved, gate.name) && !Approved(e.Journal.Object, gate.name, e.Clock.Now()) {
 			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", gate.before, gate.name), Gate: gate.name}
 		}
 	}
 	if result := e.enough(phase, step); result != nil {
 		return result
 	}
-	return e.soaking(phase)
+	if result := e.soaking(phase); result != nil {
+		return result
+	}
+	if result := e.soakingWorkers(phase, step); result != nil {
+		return result
+	}
+	return e.shut(phase, step)
+}
+
+// shut asks whether what would begin with a step may begin now. Only where a run can rest is it asked: what has begun is brought to a safe end, whatever the time.
+func (e *Engine) shut(phase Phase, step Step) *Result {
+	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
+	if e.opts.Door == nil || e.tried(step) || e.begun(phase) && !start.NoReturn && !start.Node {
+		return nil
+	}
+	wait := e.opts.Door(e.Clock.Now(), start)
+	if wait == nil {
+		return nil
+	}
+	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why}
+}
+
+// soakingWorkers tells how long a cluster still has to run undisturbed before the next worker is replaced.
+func (e *Engine) soakingWorkers(phase Phase, step Step) *Result {
+	if phase.Name != plan.PhaseWorkers || !step.Disruptive || e.tried(step) {
+		return nil
+	}
+	var last time.Time
+	done := 0
+	for _, s := range phase.Steps {
+		if at := e.Journal.doneAt(s.ID); s.Disruptive && !at.IsZero() {
+			done++
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	soak := e.opts.SoakWorkers
+	if done == 1 {
+		soak = max(soak, e.opts.SoakFirst)
+	}
+	until := last.Add(soak)
+	if done == 0 || !e.Clock.Now().Before(until) {
+		return nil
+	}
+	return &Result{Outcome: Paused, NotBefore: until, Message: fmt.Sprintf("the last worker was replaced at %s, and the cluster runs undisturbed for %s: not before %s",
+		last.UTC().Format(time.RFC3339), soak, until.UTC().Format(time.RFC3339))}
 }
 
 // enough tells that this run has replaced as many workers as it was to. One that was begun is always brought to its end.

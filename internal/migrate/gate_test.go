@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 )
@@ -15,14 +16,14 @@ import (
 func TestAPhaseThatNeedsAnApprovalIsNotBegunWithoutIt(t *testing.T) {
 	t.Parallel()
 	phase := Phase{Name: "move", Gate: "move", Steps: []Step{{ID: "move/one"}, {ID: "move/two"}}}
-	e := &Engine{Graph: []Phase{phase}, Journal: &Journal{Object: &migrationv1alpha1.ClusterMigration{}}, opts: Options{Until: "move"}}
+	e := &Engine{Clock: clock.RealClock{}, Graph: []Phase{phase}, Journal: &Journal{Object: &migrationv1alpha1.ClusterMigration{}}, opts: Options{Until: "move"}}
 	result := e.forward(t.Context())
 	assert.Equal(t, Paused, result.Outcome)
 	assert.Equal(t, "move", result.Gate)
 	assert.Empty(t, e.Journal.Object.Status.Steps)
 
 	// A run that ends earlier does not hide what a later phase has begun.
-	early := &Engine{Graph: []Phase{{Name: "adopt"}, phase}, Journal: e.Journal, opts: Options{Until: "adopt"}}
+	early := &Engine{Clock: clock.RealClock{}, Graph: []Phase{{Name: "adopt"}, phase}, Journal: e.Journal, opts: Options{Until: "adopt"}}
 	assert.Equal(t, "phase adopt is done", early.forward(t.Context()).Message)
 	e.Journal.Object.Status.Steps = []migrationv1alpha1.StepRecord{{ID: "move/one", State: migrationv1alpha1.StepDone}}
 	assert.Contains(t, early.forward(t.Context()).Message, "phase move has begun: go on with --until move, or take it back with migrate rollback --to adopt")
@@ -40,7 +41,7 @@ func TestAPhaseThatNeedsAnApprovalIsNotBegunWithoutIt(t *testing.T) {
 func TestAStepThatNeedsAnApprovalWaitsForIt(t *testing.T) {
 	t.Parallel()
 	steps := []Step{{ID: "move/one"}, {ID: "move/two", Gate: "final"}}
-	e := &Engine{Journal: journalWith("move/one", migrationv1alpha1.StepDone), opts: Options{Approved: []string{"move"}}}
+	e := &Engine{Clock: clock.RealClock{}, Journal: journalWith("move/one", migrationv1alpha1.StepDone), opts: Options{Approved: []string{"move"}}}
 	phase := Phase{Name: "move", Gate: "move", Steps: steps}
 	require.NotNil(t, e.closed(phase, steps[1]))
 	assert.Equal(t, Result{Outcome: Paused, Message: "step move/two needs the approval final", Gate: "final"}, *e.closed(phase, steps[1]))

@@ -2,7 +2,9 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -115,6 +117,32 @@ func SetPause(ctx context.Context, c client.Client, object *migrationv1alpha1.Cl
 		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
 	}
 	return nil
+}
+
+// Approve records that somebody agreed to what a gate is for; an earlier agreement to the same is replaced. It fails when somebody else changed the
+// migration meanwhile.
+func Approve(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, approval migrationv1alpha1.Approval) error {
+	before := object.DeepCopy()
+	object.Spec.Approvals = append(slices.DeleteFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == approval.Gate }), approval)
+	err := c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner))
+	if err != nil {
+		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
+	}
+	// A definition of before drops fields that it does not know, without a word.
+	if !slices.ContainsFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == approval.Gate && a.By == approval.By }) {
+		return fmt.Errorf("approving %s of ClusterMigration %s: %w", approval.Gate, client.ObjectKeyFromObject(object), ErrOldDefinition)
+	}
+	return nil
+}
+
+// ErrOldDefinition means that the management cluster's definition of ClusterMigration is older than this program.
+var ErrOldDefinition = errors.New("the management cluster's definition of ClusterMigration is older than this program and does not keep it; renew it with: migrate crd | kubectl apply --server-side -f -")
+
+// Approved tells that an agreement to a gate is on record, and holds.
+func Approved(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) bool {
+	return object != nil && slices.ContainsFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool {
+		return a.Gate == gate && (a.Until == nil || now.Before(a.Until.Time))
+	})
 }
 
 // Report makes the document of a run that has ended.

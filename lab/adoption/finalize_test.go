@@ -96,8 +96,10 @@ func TestTheWholeMigration(t *testing.T) {
 func (x *takeover) assertFinal(workers int) {
 	x.Helper()
 	for _, kind := range []schema.GroupVersionKind{
-		{Group: "provider.giantswarm.io", Version: "v1alpha1", Kind: "KVMConfig"}, {Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "KVMClusterConfig"},
-		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "CertConfig"}, {Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "FlannelConfig"},
+		{Group: "provider.giantswarm.io", Version: "v1alpha1", Kind: "KVMConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "KVMClusterConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "CertConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "FlannelConfig"},
 		{Version: "v1", Kind: "Secret"},
 	} {
 		list := &unstructured.UnstructuredList{}

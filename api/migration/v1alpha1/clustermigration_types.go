@@ -23,6 +23,38 @@ type ClusterMigrationSpec struct {
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=256
 	Accepted []Waiver `json:"accepted,omitempty"`
+
+	// approvals are what people agreed to, of what needs it.
+	// +optional
+	// +listType=map
+	// +listMapKey=gate
+	// +kubebuilder:validation:MaxItems=64
+	Approvals []Approval `json:"approvals,omitempty"`
+}
+
+// Approval opens a gate.
+type Approval struct {
+	// gate is the name of what was agreed to.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Gate string `json:"gate"`
+	// by is who agreed, as user@host.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	By string `json:"by"`
+	// reason says what the agreement rests on, for example a mail or a change request.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+	// at is when it was given.
+	// +required
+	At metav1.Time `json:"at"`
+	// until is when it ends; it does not when it is not set.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
 }
 
 // Pause says who stopped the migration, and why.

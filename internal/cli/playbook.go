@@ -1,0 +1,422 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+func (s *session) playbookCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "playbook",
+		Short: "Look at playbooks: what may happen when",
+		Long: `A playbook says when something may begin, what comes first, how long a cluster rests in between, and what is answered and accepted. It is read strictly: what is not
+understood is an error with its line. migrate run --playbook FILE follows it.`,
+		Example: "  migrate playbook lint acme.yaml\n  migrate playbook windows acme.yaml --next 3\n  migrate playbook explain acme.yaml\n  migrate playbook schema > playbook.schema.json",
+		Args:    onlyBelow("command"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(s.playbookLintCommand(), s.playbookExplainCommand(), s.playbookWindowsCommand(), s.playbookSchemaCommand())
+	return cmd
+}
+
+// readBook reads the layers of a playbook, the built-in one first.
+func readBook(files, sets []string) (*playbook.Effective, error) {
+	layers := []playbook.Layer{playbook.Defaults()}
+	for _, file := range files {
+		data, err := readSmallFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading the playbook: %w", err)
+		}
+		layers = append(layers, playbook.Layer{Name: file, Data: data})
+	}
+	for _, assignment := range sets {
+		layer, err := playbook.Set(assignment)
+		if err != nil {
+			return nil, usage("", "%s", err)
+		}
+		layers = append(layers, layer)
+	}
+	e, err := playbook.Read(didYouMean, layers...)
+	var invalid *playbook.InvalidError
+	if errors.As(err, &invalid) {
+		return nil, &UsageError{Message: invalid.Error(), Hint: "migrate playbook schema prints what a playbook can say"}
+	}
+	return e, err
+}
+
+// atLeastOneFile is for commands that read layers.
+func atLeastOneFile(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usage("migrate playbook lint FILE", "which playbook? name its file, or its files, the general one first")
+	}
+	return nil
+}
+
+func (s *session) playbookLintCommand() *cobra.Command {
+	var sets []string
+	cmd := &cobra.Command{
+		Use:   "lint FILE…",
+		Short: "Find mistakes in a playbook",
+		Long: `Reads a playbook, of one file or of several that lie over each other, and reports everything that is wrong with its line and column (exit code 64), and what is
+allowed and most likely not meant, for example windows that never open (exit code 3).`,
+		Example: "  migrate playbook lint acme.yaml\n  migrate playbook lint installation.yaml acme.yaml --set spec.workers.surge=2",
+		Args:    atLeastOneFile,
+		RunE: func(_ *cobra.Command, args []string) error {
+			e, err := readBook(args, sets)
+			if err != nil {
+				return err
+			}
+			doubts, err := e.Lint(s.now)
+			if err != nil {
+				return err
+			}
+			for _, doubt := range doubts {
+				if _, err := fmt.Fprintln(s.out, doubt); err != nil {
+					return fmt.Errorf("writing to standard output: %w", err)
+				}
+			}
+			if len(doubts) > 0 {
+				return ended(CodeBlocked)
+			}
+			_, err = fmt.Fprintf(s.out, "%s: nothing is wrong\n", strings.Join(args, " "))
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
+	return cmd
+}
+
+func (s *session) playbookExplainCommand() *cobra.Command {
+	var sets []string
+	var outs outputs
+	cmd := &cobra.Command{
+		Use:     "explain FILE…",
+		Short:   "Show every value of a playbook, and where it was said",
+		Long:    "Puts the layers of a playbook together, the built-in one, the files in their order and single values, and shows what holds in the end, and who said it.",
+		Example: "  migrate playbook explain acme.yaml\n  migrate playbook explain installation.yaml acme.yaml -o json",
+		Args:    atLeastOneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			resolved, err := outs.resolved(etcdFormats())
+			if err != nil {
+				return err
+			}
+			e, err := readBook(args, sets)
+			if err != nil {
+				return err
+			}
+			type value struct {
+				Path   string `json:"path"`
+				Value  string `json:"value"`
+				Origin string `json:"origin"`
+			}
+			all := []value{}
+			for _, path := range slices.Sorted(maps.Keys(e.Values)) {
+				all = append(all, value{path, e.Values[path], e.Origins[path]})
+			}
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"values": all}, func(w io.Writer) {
+				table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+				for _, v := range all {
+					_, _ = fmt.Fprintf(table, "%s\t%s\t%s\n", printableText(v.Path), printableText(v.Value), printableText(v.Origin))
+				}
+				_ = table.Flush() // What w says, the caller hears from deliver.
+			})
+		},
+	}
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
+	addOutputFlag(cmd, &outs, etcdFormats())
+	return cmd
+}
+
+// opening is a window as people and programs read it.
+type opening struct {
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
+	// LastNode is when the last worker may begin; nil when none may.
+	LastNode *time.Time `json:"lastNodeStart,omitempty"`
+	Names    []string   `json:"names"`
+}
+
+func (s *session) playbookWindowsCommand() *cobra.Command {
+	var sets []string
+	var outs outputs
+	var next int
+	var from string
+	cmd := &cobra.Command{
+		Use:     "windows FILE…",
+		Short:   "Show when windows open",
+		Long:    "Lists the next windows of a playbook, in its own zone and in UTC, with the last moment at which a worker may begin.",
+		Example: "  migrate playbook windows acme.yaml\n  migrate playbook windows acme.yaml --next 10 --from 2026-12-01 -o json",
+		Args:    atLeastOneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			resolved, err := outs.resolved(etcdFormats())
+			if err != nil {
+				return err
+			}
+			at := s.now
+			if from != "" {
+				if at, err = time.Parse(time.RFC3339, from); err != nil {
+					if at, err = time.Parse(time.DateOnly, from); err != nil {
+						return usage("", "--from is %q; it must be like 2026-12-01 or 2026-12-01T00:00:00Z", from)
+					}
+				}
+			}
+			if next < 1 || next > 1000 {
+				return usage("", "--next is %d; it can be 1 to 1000", next)
+			}
+			e, err := readBook(args, sets)
+			if err != nil {
+				return err
+			}
+			zone, all, err := openings(e, at, next)
+			if err != nil {
+				return err
+			}
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"windows": all}, func(w io.Writer) { writeOpenings(w, zone, all) })
+		},
+	}
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
+	cmd.Flags().IntVar(&next, "next", 5, "how many")
+	cmd.Flags().StringVar(&from, "from", "", "from when on (default: now)")
+	addOutputFlag(cmd, &outs, etcdFormats())
+	return cmd
+}
+
+// openings are the next windows.
+func openings(e *playbook.Effective, at time.Time, next int) (*time.Location, []opening, error) {
+	schedule, err := e.Spec.Schedule()
+	if err != nil {
+		return nil, nil, err
+	}
+	if schedule == nil {
+		return nil, nil, usage("", "the playbook has no windows: nothing waits for a time")
+	}
+	all := []opening{}
+	for len(all) < next {
+		w, found, err := schedule.Next(at)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !found {
+			break
+		}
+		o := opening{Start: w.Start.UTC(), End: w.End.UTC(), Names: w.Names}
+		if last := w.End.Add(-time.Duration(e.Spec.Windows.Cutoff)); !last.Before(w.Start) {
+			o.LastNode = new(last.UTC())
+		}
+		all, at = append(all, o), w.End
+	}
+	return schedule.Zone, all, nil
+}
+
+func writeOpenings(w io.Writer, zone *time.Location, all []opening) {
+	if len(all) == 0 {
+		_, _ = fmt.Fprintln(w, "no window opens in the next two years")
+		return
+	}
+	const layout = "Mon 2006-01-02 15:04"
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintf(table, "START (%s)\tEND\tUTC\tLAST WORKER BEGINS\tNAMES\n", zone)
+	for _, o := range all {
+		last := "none may"
+		if o.LastNode != nil {
+			last = o.LastNode.In(zone).Format("Mon 15:04")
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s – %s\t%s\t%s\n", o.Start.In(zone).Format(layout), o.End.In(zone).Format("Mon 15:04 MST"), o.Start.Format("15:04"), o.End.Format("15:04"), last,
+			printableText(strings.Join(o.Names, ", ")))
+	}
+	_ = table.Flush() // What w says, the caller hears from deliver.
+}
+
+func (s *session) playbookSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "schema",
+		Short:   "Print the JSON Schema of playbooks, for editors",
+		Long:    "Prints the JSON Schema (draft 2020-12) of a playbook. Editors that know it complete keys and mark mistakes.",
+		Example: "  migrate playbook schema > playbook.schema.json",
+		Args:    noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := json.MarshalIndent(playbook.Schema(), "", "  ")
+			if err != nil {
+				return fmt.Errorf("writing the schema: %w", err)
+			}
+			if _, err := fmt.Fprintf(s.out, "%s\n", text); err != nil {
+				return fmt.Errorf("writing to standard output: %w", err)
+			}
+			return nil
+		},
+	}
+}
+
+// runBy runs as flags and playbook say.
+func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
+	o.given = cmd.Flags().Changed
+	if len(o.book) == 0 && len(o.sets) == 0 {
+		return s.run(cmd.Context(), o, id)
+	}
+	e, err := readBook(o.book, o.sets)
+	if err != nil {
+		return err
+	}
+	if !e.Spec.Clusters.For(id) {
+		return usage("", "the playbook %s is not for cluster %s: see spec.clusters", e.Metadata.Name, id)
+	}
+	if err := o.follow(e); err != nil {
+		return err
+	}
+	if o.door != nil {
+		if err := s.rightClock(cmd.Context()); err != nil {
+			return err
+		}
+	}
+	return s.run(cmd.Context(), o, id)
+}
+
+// follow takes from a playbook what no flag says.
+func (o *runOptions) follow(e *playbook.Effective) error {
+	spec := &e.Spec
+	var err error
+	if o.door, err = spec.Door(); err != nil {
+		return err
+	}
+	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
+	for flag, take := range map[string]func(){
+		"first-worker":   func() { o.first = spec.Workers.First },
+		"surge":          func() { o.surge = int64(spec.Workers.Surge) },
+		"max-workers":    func() { o.limit = spec.Workers.PerRun },
+		"soak":           func() { o.soak = time.Duration(spec.Soak.BeforeFinalize) },
+		"patience":       func() { o.patience = time.Duration(spec.Limits.Wait) },
+		"keep-namespace": func() { o.keep = spec.Finalize.KeepNamespace },
+	} {
+		if !o.given(flag) {
+			take()
+		}
+	}
+	o.examine.book = Decisions{Answers: map[string]finding.Answer{}}
+	for _, d := range spec.Decisions {
+		o.examine.book.Answers[d.Field] = finding.Answer{Value: d.Value, Reason: d.Reason}
+	}
+	for _, a := range spec.Accept {
+		waiver := check.Accepted{ID: a.Check, Reason: a.Reason}
+		if a.Until.Value != nil {
+			zone := time.UTC
+			if spec.Windows != nil {
+				if zone, err = time.LoadLocation(spec.Windows.TimeZone); err != nil {
+					return fmt.Errorf("the time zone of the windows: %w", err)
+				}
+			}
+			waiver.Until = new(a.Until.End().In(zone))
+		}
+		o.examine.book.Accept = append(o.examine.book.Accept, waiver)
+	}
+	return nil
+}
+
+// doorOf asks the playbook's windows for the engine.
+func (s *session) doorOf(o runOptions) func(time.Time, migrate.Start) *migrate.Wait {
+	if o.door == nil {
+		return nil
+	}
+	return func(now time.Time, start migrate.Start) *migrate.Wait {
+		closed, err := o.door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node})
+		switch {
+		case err != nil:
+			return &migrate.Wait{Why: "the windows cannot be computed: " + err.Error()}
+		case closed != nil:
+			return &migrate.Wait{Until: closed.Until, Why: closed.Why}
+		}
+		return nil
+	}
+}
+
+// mostSkew is how far clocks may be apart before windows would open at the wrong time.
+const mostSkew = 30 * time.Second
+
+// rightClock compares this machine's clock with the management cluster's.
+func (s *session) rightClock(ctx context.Context) error {
+	config, err := s.kube.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	theirs, err := kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
+	if err != nil {
+		return err
+	}
+	if skew := s.app.Clock.Now().Sub(theirs); skew.Abs() > mostSkew {
+		return withHint(fmt.Errorf("this machine's clock is %s off that of the management cluster: windows would open at the wrong time", skew.Round(time.Second)), "set the clock")
+	}
+	return nil
+}
+
+func (s *session) approveCommand() *cobra.Command {
+	var source sourceFlags
+	var reason, until string
+	cmd := &cobra.Command{
+		Use:   "approve CLUSTER GATE --reason TEXT",
+		Short: "Record that somebody agreed to what a gate is for",
+		Long: `Records in the ClusterMigration who agreed to what, when and why. A run that comes to the gate goes through, whoever runs it and from wherever. The gates are
+` + strings.Join(migrate.Gates(), ", ") + `.`,
+		Example: "  migrate approve al9qy control-plane --reason CHG-4711\n  migrate approve al9qy finalize --reason \"mail of 2026-11-25\" --until 2026-12-31",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage("migrate approve CLUSTER GATE --reason TEXT", "which cluster, and which gate? There are %s", strings.Join(migrate.Gates(), ", "))
+			}
+			if !slices.Contains(migrate.Gates(), args[1]) {
+				return usage("", "there is no gate %q; there are %s%s", args[1], strings.Join(migrate.Gates(), ", "), didYouMean(args[1], migrate.Gates()))
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return migrate.Gates(), cobra.ShellCompDirectiveNoFileComp
+			}
+			return s.completeClusters(&source, false)(cmd, args, word)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.TrimSpace(reason) == "" {
+				return usage("--reason CHG-4711", "an approval needs a reason: it is what others find later")
+			}
+			approval := migrationv1alpha1.Approval{Gate: args[1], By: s.who(), Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
+			if until != "" {
+				at, err := parseUntil(until)
+				if err != nil {
+					return usage("", "--until %s", err)
+				}
+				approval.Until = new(metav1.NewTime(at))
+			}
+			change, err := s.changing()
+			if err != nil {
+				return err
+			}
+			found, err := s.migrations(cmd.Context(), change.Client, args[:1])
+			if err != nil {
+				return err
+			}
+			if err := migrate.Approve(cmd.Context(), change.Client, &found[0], approval); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(s.out, "%s: %s is approved by %s: %s\n", args[0], args[1], approval.By, oneLine(reason))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "what the agreement rests on")
+	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31 or 2026-12-31T18:00:00Z (default: it does not)")
+	return cmd
+}

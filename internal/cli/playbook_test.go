@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func book(t *testing.T, spec string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "book.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nmetadata: {name: test}\nspec:\n"+spec), 0o600))
+	return file
+}
+
+func TestPlaybookCommands(t *testing.T) {
+	t.Parallel()
+	const weekend = "../../playbooks/weekend.yaml"
+	got := run(t, "playbook", "lint", weekend)
+	require.Equal(t, CodeOK, got.code, got.stdout+got.stderr)
+	assert.Contains(t, got.stdout, "nothing is wrong")
+
+	got = run(t, "playbook", "windows", weekend, "--next", "2")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "START (Europe/Berlin)")
+	assert.Contains(t, got.stdout, "Sat 2026-11-28 22:00   Sun 06:00 CET  21:00 – 05:00  Sun 05:15           saturday")
+	got = run(t, "playbook", "windows", weekend, "--next", "1", "--from", "2026-12-19", "-o", "json")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	var document struct{ Windows []opening }
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &document))
+	require.Len(t, document.Windows, 1)
+	assert.Equal(t, "2026-12-19T23:00:00Z", document.Windows[0].End.Format(time.RFC3339), "the freeze begins at midnight")
+
+	got = run(t, "playbook", "explain", weekend, "--set", "spec.workers.surge=3")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	assert.Regexp(t, `spec\.workers\.surge +3 +--set spec\.workers\.surge`, got.stdout)
+	assert.Regexp(t, `spec\.windows\.noReturn +30m0s +built-in`, got.stdout)
+
+	got = run(t, "playbook", "schema")
+	require.Equal(t, CodeOK, got.code)
+	assert.True(t, json.Valid([]byte(got.stdout)))
+
+	got = run(t, "playbook", "lint", book(t, "  windows: {timeZone: UTC}\n"))
+	assert.Equal(t, CodeBlocked, got.code)
+	assert.Contains(t, got.stdout, "nothing opens in the next 60 days")
+	wrong := book(t, "  sook: {}\n")
+	for _, args := range [][]string{{"playbook", "lint", wrong}, {"playbook", "windows", wrong}, {"run", "al9qy", "--playbook", wrong}, {"resume", "al9qy", "--playbook", wrong}} {
+		got = run(t, args...)
+		assert.Equal(t, CodeUsage, got.code, "%s", args)
+		assert.Contains(t, got.stderr, `book.yaml:5:3: unknown key "sook" in spec; did you mean soak?`)
+	}
+	for _, args := range [][]string{
+		{"playbook", "lint"},
+		{"playbook", "windows", book(t, "  {}\n")},
+		{"playbook", "windows", weekend, "--next", "0"},
+		{"playbook", "windows", weekend, "--from", "soon"},
+		{"playbook", "explain", weekend, "--set", "workers"},
+		{"run", "al9qy", "--playbook", book(t, "  clusters: {names: [b4n9x]}\n")},
+		{"approve", "al9qy"},
+		{"approve", "al9qy", "finalise", "--reason", "x"},
+		{"approve", "al9qy", "finalize"},
+		{"approve", "al9qy", "finalize", "--reason", "x", "--until", "soon"},
+	} {
+		got = run(t, args...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", args, got.stderr)
+	}
+}
+
+func TestAWaitEndsWithItsTimeOrWithCtrlC(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	s := &session{app: App{Clock: clk, Err: t.Output()}}
+	woken := make(chan bool)
+	go func() { woken <- s.sleep(t.Context(), "al9qy", clk.Now().Add(48*time.Hour)) }()
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	clk.Step(47 * time.Hour)
+	select {
+	case <-woken:
+		assert.Fail(t, "an hour too early")
+	default:
+	}
+	clk.Step(time.Hour)
+	assert.True(t, <-woken)
+
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { woken <- s.sleep(ctx, "al9qy", clk.Now().Add(48*time.Hour)) }()
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	stop()
+	assert.False(t, <-woken)
+}

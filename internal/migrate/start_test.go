@@ -1,0 +1,161 @@
+package migrate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// standing is an engine whose journal says that steps were done, an hour ago, and others begun.
+func standing(opts Options, done, begun []string) (*Engine, *clocktesting.FakeClock) {
+	now := time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)
+	clk := clocktesting.NewFakeClock(now)
+	object := &migrationv1alpha1.ClusterMigration{}
+	for _, id := range done {
+		object.Status.Steps = append(object.Status.Steps, migrationv1alpha1.StepRecord{ID: id, State: migrationv1alpha1.StepDone, FinishedAt: new(metav1.NewTime(now.Add(-time.Hour)))})
+	}
+	for _, id := range begun {
+		object.Status.Steps = append(object.Status.Steps, migrationv1alpha1.StepRecord{ID: id, State: migrationv1alpha1.StepFailed})
+	}
+	return &Engine{Graph: Graph("w1", "w2", "w3"), Journal: &Journal{Object: object, Clock: clk}, Clock: clk, opts: opts}, clk
+}
+
+// stepOf is a step of the graph with its phase.
+func stepOf(t *testing.T, e *Engine, id string) (Phase, Step) {
+	t.Helper()
+	for _, p := range e.Graph {
+		for _, s := range p.Steps {
+			if s.ID == id {
+				return p, s
+			}
+		}
+	}
+	require.Fail(t, "no such step", id)
+	return Phase{}, Step{}
+}
+
+// TestTheDoorIsAskedWhereARunCanRest and nowhere else: what has begun is brought to a safe end.
+func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
+	t.Parallel()
+	asked := map[string]bool{}
+	e, _ := standing(Options{Approved: Gates(), Door: func(_ time.Time, start Start) *Wait {
+		asked[start.Step] = true
+		return nil
+	}}, nil, nil)
+	for _, p := range e.Graph {
+		for _, s := range p.Steps {
+			assert.Nil(t, e.closed(p, s), s.ID)
+			e.Journal.step(s.ID).State = migrationv1alpha1.StepDone
+		}
+	}
+	assert.Equal(t, map[string]bool{
+		"fence/record": true, "translate/objects": true, "adopt/machines": true, "control-plane/well": true, "control-plane/leave": true,
+		"workers/w1": true, "workers/w2": true, "workers/w3": true, "finalize/calm": true,
+	}, asked)
+
+	shut := func(_ time.Time, _ Start) *Wait { return &Wait{Until: time.Unix(7, 0), Why: "closed"} }
+	for _, test := range []struct {
+		step        string
+		done, begun []string
+		waits       bool
+	}{
+		{"control-plane/well", nil, nil, true},
+		{"control-plane/attach", []string{"control-plane/well"}, nil, false},
+		{"control-plane/leave", []string{"control-plane/well"}, nil, true},
+		{"control-plane/leave", []string{"control-plane/well"}, []string{"control-plane/leave"}, false},
+		{"workers/w2", []string{"workers/w1"}, nil, true},
+		{"workers/w2", []string{"workers/w1"}, []string{"workers/w2"}, false},
+		{"workers/settled", []string{"workers/w1"}, nil, false},
+	} {
+		e, _ := standing(Options{Approved: Gates(), Door: shut}, test.done, test.begun)
+		result := e.closed(stepOf(t, e, test.step))
+		if !test.waits {
+			assert.Nil(t, result, test.step)
+			continue
+		}
+		require.NotNil(t, result, test.step)
+		assert.Equal(t, Paused, result.Outcome)
+		assert.Equal(t, time.Unix(7, 0), result.NotBefore)
+	}
+}
+
+func TestWorkersRestInBetween(t *testing.T) {
+	t.Parallel()
+	opts := Options{Approved: Gates(), SoakFirst: 2 * time.Hour, SoakWorkers: 90 * time.Minute}
+	e, clk := standing(opts, []string{"workers/w1"}, nil)
+	result := e.closed(stepOf(t, e, "workers/w2"))
+	require.NotNil(t, result)
+	assert.Equal(t, clk.Now().Add(time.Hour), result.NotBefore, "the first one rests longer")
+	clk.Step(time.Hour)
+	assert.Nil(t, e.closed(stepOf(t, e, "workers/w2")))
+
+	e, clk = standing(opts, []string{"workers/w1", "workers/w3"}, nil)
+	result = e.closed(stepOf(t, e, "workers/w2"))
+	require.NotNil(t, result)
+	assert.Equal(t, clk.Now().Add(30*time.Minute), result.NotBefore)
+	e, _ = standing(opts, []string{"workers/w1"}, []string{"workers/w2"})
+	assert.Nil(t, e.closed(stepOf(t, e, "workers/w2")), "what has begun does not rest")
+	e, _ = standing(opts, nil, nil)
+	assert.Nil(t, e.closed(stepOf(t, e, "workers/w1")))
+}
+
+func TestARunDoesAsManyWorkersAsItIsTo(t *testing.T) {
+	t.Parallel()
+	e, _ := standing(Options{MaxWorkers: 1, Approved: Gates()}, []string{"workers/w1"}, []string{"workers/w2"})
+	e.replaced = 1
+	assert.Nil(t, e.closed(stepOf(t, e, "workers/w2")), "one that was begun is brought to its end")
+	assert.Nil(t, e.closed(stepOf(t, e, "workers/settled")))
+	result := e.closed(stepOf(t, e, "workers/w3"))
+	require.NotNil(t, result)
+	assert.True(t, result.Limited)
+	e.replaced = 0
+	assert.Nil(t, e.closed(stepOf(t, e, "workers/w3")))
+}
+
+func TestAnApprovalOnRecordOpensItsGate(t *testing.T) {
+	t.Parallel()
+	e, clk := standing(Options{}, nil, nil)
+	phase, step := stepOf(t, e, "control-plane/well")
+	require.NotNil(t, e.closed(phase, step))
+	scheme := runtime.NewScheme()
+	require.NoError(t, migrationv1alpha1.AddToScheme(scheme))
+	object := e.Journal.Object
+	object.Namespace, object.Name, object.Spec.ClusterID = "org-acme", "al9qy", "al9qy"
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).Build()
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), object))
+	agreed := migrationv1alpha1.Approval{Gate: plan.PhaseControlPlane, By: "ada@anubis", Reason: "CHG-4711", At: metav1.NewTime(clk.Now()), Until: new(metav1.NewTime(clk.Now().Add(time.Hour)))}
+	stale := object.DeepCopy()
+	require.NoError(t, Approve(t.Context(), c, object, agreed))
+	agreed.By = "grace@bastet"
+	require.NoError(t, Approve(t.Context(), c, object, agreed))
+	require.Error(t, Approve(t.Context(), c, stale, agreed), "who read it before somebody else changed it reads again")
+	assert.Len(t, object.Spec.Approvals, 1, "of two for the same gate the later one counts")
+	assert.Nil(t, e.closed(phase, step))
+	clk.Step(time.Hour)
+	require.NotNil(t, e.closed(phase, step), "it has ended")
+}
+
+func TestWorkersInTheWantedOrder(t *testing.T) {
+	t.Parallel()
+	c := &legacy.Cluster{}
+	for _, id := range []string{"w1", "w2", "w3"} {
+		c.Nodes = append(c.Nodes, legacy.Node{ID: id, Role: legacy.Worker, Pod: &legacy.Doc[corev1.Pod]{}})
+	}
+	got, err := Workers(c, "w3", "w2", "w3")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"w3", "w2", "w1"}, got)
+	_, err = Workers(c, "w9")
+	require.ErrorIs(t, err, ErrNoWorker)
+}

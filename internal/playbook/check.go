@@ -1,0 +1,161 @@
+package playbook
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
+)
+
+//go:embed defaults.yaml
+var defaults []byte
+
+// Defaults is the lowest layer: what holds where nobody says anything.
+func Defaults() Layer { return Layer{Name: "built-in", Data: defaults} }
+
+// problem is something that a type cannot say.
+type problem struct{ path, text string }
+
+// problems are what is wrong with the playbook as a whole.
+func (e *Effective) problems() []problem {
+	var out []problem
+	add := func(path, format string, args ...any) { out = append(out, problem{path, fmt.Sprintf(format, args...)}) }
+	for i, d := range e.Spec.Decisions {
+		for name, value := range map[string]string{"field": d.Field, "value": d.Value, "reason": d.Reason} {
+			if strings.TrimSpace(value) == "" {
+				add(fmt.Sprintf("spec.decisions[%d].%s", i, name), "it is missing")
+			}
+		}
+	}
+	for i, a := range e.Spec.Accept {
+		for name, value := range map[string]string{"check": a.Check, "reason": a.Reason} {
+			if strings.TrimSpace(value) == "" {
+				add(fmt.Sprintf("spec.accept[%d].%s", i, name), "it is missing")
+			}
+		}
+	}
+	if e.Spec.Workers.Surge < 1 {
+		add("spec.workers.surge", "at least one new worker has to come at once")
+	}
+	if e.Spec.Windows != nil {
+		out = append(out, e.windowProblems()...)
+	}
+	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.path, b.path) })
+	return out
+}
+
+func (e *Effective) windowProblems() []problem {
+	var out []problem
+	w := e.Spec.Windows
+	if _, err := loadZone(w.TimeZone); err != nil {
+		out = append(out, problem{"spec.windows.timeZone", err.Error()})
+	}
+	for i, name := range w.Phases {
+		if !slices.Contains(windowPhases(), name) {
+			out = append(out, problem{fmt.Sprintf("spec.windows.phases[%d]", i), fmt.Sprintf("it is %q; it can be %s", name, strings.Join(windowPhases(), ", "))})
+		}
+	}
+	for _, list := range []struct {
+		path    string
+		periods []Period
+	}{{"spec.windows.open", w.Open}, {"spec.windows.closed", w.Closed}} {
+		for i := range list.periods {
+			path := fmt.Sprintf("%s[%d]", list.path, i)
+			if list.periods[i].Name == "" {
+				out = append(out, problem{path, "it has no name"})
+			}
+			period := list.periods[i].period()
+			if err := period.Check(); err != nil {
+				out = append(out, problem{path, err.Error()})
+			}
+		}
+	}
+	return out
+}
+
+// windowPhases are the phases that can need a window.
+func windowPhases() []string {
+	return []string{plan.PhaseFence, plan.PhaseTranslate, plan.PhaseAdopt, plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}
+}
+
+// loadZone wants a zone that is named: "Local" and an empty name are whatever the machine has.
+func loadZone(name string) (*time.Location, error) {
+	if name == "" || name == "Local" {
+		return nil, fmt.Errorf("it is %q; it must be the IANA name of a zone, for example Europe/Berlin", name)
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("it is %q, which is no IANA name of a zone", name)
+	}
+	return zone, nil
+}
+
+func (p *Period) period() window.Period {
+	return window.Period{
+		Name: p.Name, Cron: p.Cron.Value, Rule: p.Rule.Value, From: p.From.Value, To: p.To.end(), Duration: time.Duration(p.Duration), Since: p.Start.Value, Until: p.Until.Value,
+	}
+}
+
+// Schedule is the windows, to compute with; nil when nothing waits for one.
+func (s *Spec) Schedule() (*window.Schedule, error) {
+	if s.Windows == nil {
+		return nil, nil //nolint:nilnil // no windows are an ordinary answer
+	}
+	zone, err := loadZone(s.Windows.TimeZone)
+	if err != nil {
+		return nil, fmt.Errorf("the time zone of the windows: %w", err)
+	}
+	out := &window.Schedule{Zone: zone}
+	for i := range s.Windows.Open {
+		out.Open = append(out.Open, s.Windows.Open[i].period())
+	}
+	for i := range s.Windows.Closed {
+		out.Closed = append(out.Closed, s.Windows.Closed[i].period())
+	}
+	return out, nil
+}
+
+// For tells that the playbook is for a cluster.
+func (c Clusters) For(id string) bool {
+	return (len(c.Names) == 0 || slices.Contains(c.Names, id)) && !slices.Contains(c.Exclude, id)
+}
+
+// soon is how far ahead a playbook should have an opening.
+const soon = 60 * 24 * time.Hour
+
+// Lint tells what is allowed, and still most likely not meant.
+func (e *Effective) Lint(now time.Time) ([]string, error) {
+	w := e.Spec.Windows
+	schedule, err := e.Spec.Schedule()
+	if err != nil || schedule == nil {
+		return nil, err
+	}
+	var out []string
+	found, err := schedule.Between(now, now.Add(soon))
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		out = append(out, "spec.windows: nothing opens in the next 60 days")
+	}
+	node, control := false, !slices.Contains(w.Phases, plan.PhaseControlPlane)
+	for _, opening := range found {
+		length := opening.End.Sub(opening.Start)
+		node = node || length > time.Duration(w.Cutoff)
+		control = control || length >= time.Duration(w.ControlPlane)
+	}
+	if len(found) > 0 && !node {
+		out = append(out, fmt.Sprintf("spec.windows.cutoff: no window of the next 60 days is longer than %s, so no node could ever begin", w.Cutoff))
+	}
+	if len(found) > 0 && !control {
+		out = append(out, fmt.Sprintf("spec.windows.controlPlane: no window of the next 60 days is as long as %s, so phase %s could never begin", w.ControlPlane, plan.PhaseControlPlane))
+	}
+	if w.NoReturn > w.ControlPlane {
+		out = append(out, "spec.windows.noReturn: it is more than is asked for when the phase begins, so a run could stop at the point of no return")
+	}
+	return out, nil
+}

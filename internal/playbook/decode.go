@@ -1,0 +1,382 @@
+package playbook
+
+import (
+	"bytes"
+	"cmp"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// MaxSize is far more than anybody writes by hand.
+const MaxSize = 1 << 20
+
+// maxDepth is deeper than any playbook.
+const maxDepth = 32
+
+// Mistake is something wrong in a file; Line and Column count from one, and are zero when it is about the file.
+type Mistake struct {
+	File         string
+	Line, Column int
+	Text         string
+}
+
+func (m Mistake) String() string {
+	if m.Line == 0 {
+		return m.File + ": " + m.Text
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, m.Text)
+}
+
+// InvalidError lists everything that is wrong with a playbook.
+type InvalidError struct{ Mistakes []Mistake }
+
+func (e *InvalidError) Error() string {
+	lines := make([]string, 0, len(e.Mistakes))
+	for _, m := range e.Mistakes {
+		lines = append(lines, m.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Layer is one file of a playbook, or what stands for one.
+type Layer struct {
+	// Name is the file's, for messages.
+	Name string
+	Data []byte
+}
+
+// Suggest completes a message about an unknown word; it may be nil.
+type Suggest func(word string, known []string) string
+
+// Effective is a playbook put together of layers.
+type Effective struct {
+	Playbook
+
+	// Origins says for every value where it was said: a file with its line, by the value's path.
+	Origins map[string]string
+	// Values are all values as they were written, by their path.
+	Values map[string]string
+}
+
+// reader reads one layer.
+type reader struct {
+	file     string
+	suggest  Suggest
+	mistakes []Mistake
+}
+
+func (r *reader) wrong(node *yaml.Node, format string, args ...any) {
+	m := Mistake{File: r.file, Text: fmt.Sprintf(format, args...)}
+	if node != nil {
+		m.Line, m.Column = node.Line, node.Column
+	}
+	r.mistakes = append(r.mistakes, m)
+}
+
+// Read puts layers together, later ones over earlier ones: mappings are merged by key, everything else is replaced as a whole. Every mistake of every layer is reported at
+// once, as an InvalidError.
+func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
+	var merged *yaml.Node
+	var mistakes []Mistake
+	origins := map[*yaml.Node]string{}
+	for _, layer := range layers {
+		r := &reader{file: layer.Name, suggest: suggest}
+		node := r.parse(layer.Data)
+		if node != nil {
+			r.check(node, reflect.TypeFor[Playbook](), "", 0)
+			mark(node, layer.Name, origins)
+			merged = merge(merged, node)
+		}
+		mistakes = append(mistakes, r.mistakes...)
+	}
+	if len(mistakes) == 0 && merged == nil {
+		mistakes = append(mistakes, Mistake{File: "playbook", Text: "there is nothing in it"})
+	}
+	e := &Effective{Origins: map[string]string{}, Values: map[string]string{}}
+	if len(mistakes) == 0 {
+		if err := merged.Decode(&e.Playbook); err != nil {
+			mistakes = append(mistakes, Mistake{File: "playbook", Text: strings.TrimPrefix(err.Error(), "yaml: ")})
+		}
+		e.note(merged, "", origins)
+		e.complete()
+		for _, problem := range e.problems() {
+			mistakes = append(mistakes, Mistake{File: cmp.Or(e.Origins[problem.path], nearestOrigin(e.Origins, problem.path), "playbook"), Text: problem.path + ": " + problem.text})
+		}
+	}
+	if len(mistakes) > 0 {
+		slices.SortStableFunc(mistakes, func(a, b Mistake) int {
+			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		return nil, &InvalidError{mistakes}
+	}
+	return e, nil
+}
+
+// complete puts in what holds for windows where nobody says anything: without windows there is nothing to complete.
+func (e *Effective) complete() {
+	w := e.Spec.Windows
+	if w == nil {
+		return
+	}
+	for _, d := range []struct {
+		name    string
+		value   *Duration
+		builtIn Duration
+	}{{"cutoff", &w.Cutoff, builtInCutoff}, {"controlPlane", &w.ControlPlane, builtInControlPlane}, {"noReturn", &w.NoReturn, builtInNoReturn}} {
+		path := "spec.windows." + d.name
+		if _, said := e.Values[path]; !said {
+			*d.value = d.builtIn
+			e.Values[path], e.Origins[path] = d.builtIn.String(), "built-in"
+		}
+	}
+	if len(w.Phases) == 0 {
+		w.Phases = []string{plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}
+		for i, name := range w.Phases {
+			path := fmt.Sprintf("spec.windows.phases[%d]", i)
+			e.Values[path], e.Origins[path] = name, "built-in"
+		}
+	}
+}
+
+// What holds for windows where nobody says anything.
+const (
+	builtInCutoff       = Duration(45 * time.Minute)
+	builtInControlPlane = Duration(2 * time.Hour)
+	builtInNoReturn     = Duration(30 * time.Minute)
+)
+
+// nearestOrigin is where something below a path was said.
+func nearestOrigin(origins map[string]string, path string) string {
+	for _, known := range slices.Sorted(maps.Keys(origins)) {
+		if strings.HasPrefix(known, path) {
+			return origins[known]
+		}
+	}
+	return ""
+}
+
+// parse reads the one mapping of a file.
+func (r *reader) parse(data []byte) *yaml.Node {
+	if len(data) > MaxSize {
+		r.wrong(nil, "the file is larger than %d bytes", MaxSize)
+		return nil
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var root, more yaml.Node
+	if err := decoder.Decode(&root); err != nil {
+		if errors.Is(err, io.EOF) {
+			r.wrong(nil, "the file is empty")
+		} else {
+			r.wrong(nil, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+		}
+		return nil
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		r.wrong(nil, "only one document is allowed")
+		return nil
+	}
+	if len(root.Content) != 1 {
+		r.wrong(nil, "the file is empty")
+		return nil
+	}
+	return root.Content[0]
+}
+
+// check compares a node with what a type can hold.
+func (r *reader) check(node *yaml.Node, t reflect.Type, path string, depth int) {
+	if depth > maxDepth || node.Kind == yaml.AliasNode || node.Anchor != "" {
+		r.wrong(node, "anchors, aliases and deep nesting are not allowed")
+		return
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	what := cmp.Or(path, "the file")
+	_, text := reflect.New(t).Interface().(encoding.TextUnmarshaler)
+	if t.Kind() == reflect.Struct && !text {
+		r.mapping(node, t, path, what, depth)
+		return
+	}
+	if t.Kind() == reflect.Slice {
+		r.list(node, t, path, what, depth)
+		return
+	}
+	if value, scalar := r.scalar(node, what); scalar {
+		r.value(node, t, value, what)
+	}
+}
+
+func (r *reader) list(node *yaml.Node, t reflect.Type, path, what string, depth int) {
+	if node.Kind != yaml.SequenceNode {
+		r.wrong(node, "%s must be a list", what)
+		return
+	}
+	for i, item := range node.Content {
+		r.check(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i), depth+1)
+	}
+}
+
+// value reads a scalar as its type does.
+func (r *reader) value(node *yaml.Node, t reflect.Type, value, what string) {
+	if text, ok := reflect.New(t).Interface().(encoding.TextUnmarshaler); ok {
+		if err := text.UnmarshalText([]byte(value)); err != nil {
+			r.wrong(node, "%s: %s", what, err)
+		}
+		return
+	}
+	if t.Kind() == reflect.Bool && value != "true" && value != "false" {
+		r.wrong(node, "%s is %q; it must be true or false", what, value)
+	}
+	if t.Kind() != reflect.Int {
+		return
+	}
+	if n, err := strconv.Atoi(value); err != nil || n < 0 {
+		r.wrong(node, "%s is %q; it must be a number that is not negative", what, value)
+	}
+}
+
+func (r *reader) scalar(node *yaml.Node, what string) (string, bool) {
+	if node.Kind != yaml.ScalarNode || node.Tag == "!!null" || node.Tag == "!!binary" {
+		r.wrong(node, "%s must be text", what)
+		return "", false
+	}
+	return node.Value, true
+}
+
+// mapping checks the keys of a struct.
+func (r *reader) mapping(node *yaml.Node, t reflect.Type, path, what string, depth int) {
+	if node.Kind != yaml.MappingNode {
+		r.wrong(node, "%s must be a mapping", what)
+		return
+	}
+	types := map[string]reflect.Type{}
+	for field := range t.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		types[name] = field.Type
+	}
+	known, seen := slices.Sorted(maps.Keys(types)), map[string]bool{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			r.wrong(key, "a key of %s must be text", what)
+		case seen[key.Value]:
+			r.wrong(key, "key %q appears twice in %s", key.Value, what)
+		case types[key.Value] == nil:
+			hint := ""
+			if r.suggest != nil {
+				hint = r.suggest(key.Value, known)
+			}
+			r.wrong(key, "unknown key %q in %s%s", key.Value, what, hint)
+		default:
+			r.check(value, types[key.Value], strings.TrimPrefix(path+"."+key.Value, "."), depth+1)
+		}
+		seen[key.Value] = true
+	}
+	if path == "" {
+		r.identity(node)
+	}
+}
+
+// identity wants a file to say what it is.
+func (r *reader) identity(node *yaml.Node) {
+	for _, field := range []struct{ key, want string }{{"apiVersion", migrationv1alpha1.APIVersion}, {"kind", Kind}} {
+		found := false
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value != field.key {
+				continue
+			}
+			if found = true; node.Content[i+1].Value != field.want {
+				r.wrong(node.Content[i+1], "%s: it is %q; it must be %s", field.key, node.Content[i+1].Value, field.want)
+			}
+		}
+		if !found {
+			r.wrong(node, "%s is missing; it must be %s", field.key, field.want)
+		}
+	}
+}
+
+// mark remembers where every scalar of a layer was said.
+func mark(node *yaml.Node, file string, origins map[*yaml.Node]string) {
+	if node.Kind == yaml.ScalarNode {
+		origins[node] = file
+		if node.Line > 0 {
+			origins[node] += ":" + strconv.Itoa(node.Line)
+		}
+	}
+	for _, below := range node.Content {
+		mark(below, file, origins)
+	}
+}
+
+// merge puts one layer over another one.
+func merge(below, above *yaml.Node) *yaml.Node {
+	if below == nil || below.Kind != yaml.MappingNode || above.Kind != yaml.MappingNode {
+		return above
+	}
+	out := &yaml.Node{Kind: yaml.MappingNode, Tag: below.Tag, Line: above.Line, Column: above.Column, Content: slices.Clone(below.Content)}
+	for i := 0; i+1 < len(above.Content); i += 2 {
+		at := -1
+		for n := 0; n+1 < len(out.Content); n += 2 {
+			if out.Content[n].Value == above.Content[i].Value {
+				at = n
+			}
+		}
+		if at < 0 {
+			out.Content = append(out.Content, above.Content[i], above.Content[i+1])
+			continue
+		}
+		out.Content[at+1] = merge(out.Content[at+1], above.Content[i+1])
+	}
+	return out
+}
+
+// note lists values and origins.
+func (e *Effective) note(node *yaml.Node, path string, origins map[*yaml.Node]string) {
+	if node.Kind == yaml.ScalarNode {
+		e.Values[path], e.Origins[path] = node.Value, origins[node]
+		return
+	}
+	for i := range node.Content {
+		switch {
+		case node.Kind == yaml.SequenceNode:
+			e.note(node.Content[i], fmt.Sprintf("%s[%d]", path, i), origins)
+		case i%2 == 1:
+			e.note(node.Content[i], strings.TrimPrefix(path+"."+node.Content[i-1].Value, "."), origins)
+		}
+	}
+}
+
+// Set is a layer of its own for one value: spec.soak.perWorker=5m. Lists are given as YAML: spec.workers.first=[a, b].
+func Set(assignment string) (Layer, error) {
+	path, value, found := strings.Cut(assignment, "=")
+	keys := strings.Split(path, ".")
+	if !found || len(keys) < 2 || keys[0] != "spec" || slices.Contains(keys, "") {
+		return Layer{}, fmt.Errorf("--set %q: it must be like spec.soak.perWorker=5m", assignment)
+	}
+	var parsed yaml.Node
+	if err := yaml.Unmarshal([]byte(value), &parsed); err != nil || len(parsed.Content) != 1 {
+		return Layer{}, fmt.Errorf("--set %q: the value is no YAML", assignment)
+	}
+	node := parsed.Content[0]
+	text := func(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
+	for _, key := range slices.Backward(keys) {
+		node = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{text(key), node}}
+	}
+	node.Content = append(node.Content, text("apiVersion"), text(migrationv1alpha1.APIVersion), text("kind"), text(Kind))
+	data, err := yaml.Marshal(node)
+	return Layer{Name: "--set " + path, Data: data}, err
+}

@@ -1,0 +1,233 @@
+package playbook
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	validator "github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+const head = "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\n"
+
+func read(t *testing.T, specs ...string) *Effective {
+	t.Helper()
+	layers := []Layer{Defaults()}
+	for i, spec := range specs {
+		layers = append(layers, Layer{Name: string(rune('a'+i)) + ".yaml", Data: []byte(head + spec)})
+	}
+	e, err := Read(nil, layers...)
+	require.NoError(t, err)
+	return e
+}
+
+// TestShippedPlaybooks are valid, by the reader and by the schema, and nothing about them is doubtful.
+func TestShippedPlaybooks(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../playbooks/*.yaml")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(files), 4)
+	text, err := json.Marshal(Schema())
+	require.NoError(t, err)
+	parsed, err := validator.UnmarshalJSON(bytes.NewReader(text))
+	require.NoError(t, err)
+	compiler := validator.NewCompiler()
+	require.NoError(t, compiler.AddResource("playbook.json", parsed))
+	schema, err := compiler.Compile("playbook.json")
+	require.NoError(t, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		e, err := Read(nil, Defaults(), Layer{Name: file, Data: data})
+		require.NoError(t, err)
+		doubts, err := e.Lint(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+		require.NoError(t, err)
+		assert.Empty(t, doubts, file)
+		asJSON, err := yaml.YAMLToJSON(data)
+		require.NoError(t, err)
+		document, err := validator.UnmarshalJSON(bytes.NewReader(asJSON))
+		require.NoError(t, err)
+		assert.NoError(t, schema.Validate(document), file)
+	}
+	wrong, err := validator.UnmarshalJSON(strings.NewReader(`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Playbook","metadata":{"name":"x"},"spec":{"windws":{}}}`))
+	require.NoError(t, err)
+	assert.Error(t, schema.Validate(wrong), "the schema is strict, too")
+}
+
+func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
+	t.Parallel()
+	suggest := func(_ string, known []string) string { return "; known: " + strings.Join(known, ",") }
+	for name, test := range map[string]struct{ text, want string }{
+		"empty":         {"", "p.yaml: the file is empty"},
+		"truncated":     {"spec: {", "p.yaml: line 1: did not find"},
+		"a list":        {"- a\n", "p.yaml:1:1: the file must be a mapping"},
+		"no kind":       {"apiVersion: migration.giantswarm.io/v1alpha1\nspec: {}\n", "p.yaml:1:1: kind is missing; it must be Playbook"},
+		"another kind":  {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", "kind: it is \"Plan\"; it must be Playbook"},
+		"unknown":       {head + "spec:\n  soak:\n    perWroker: 5m\n", `p.yaml:5:5: unknown key "perWroker" in spec.soak; known: afterFirstWorker,beforeFinalize,perWorker`},
+		"twice":         {head + "spec:\n  soak: {}\n  soak: {}\n", `p.yaml:5:3: key "soak" appears twice in spec`},
+		"no duration":   {head + "spec:\n  soak:\n    perWorker: soon\n", `p.yaml:5:16: spec.soak.perWorker: "soon" is no length of time like 45m, 8h or 14d`},
+		"negative":      {head + "spec: {soak: {perWorker: -5m}}\n", `"-5m" is no length of time`},
+		"no number":     {head + "spec: {workers: {surge: many}}\n", `spec.workers.surge is "many"`},
+		"no surge":      {head + "spec: {workers: {surge: 0}}\n", "spec.workers.surge: at least one"},
+		"no bool":       {head + "spec: {finalize: {keepNamespace: perhaps}}\n", `it must be true or false`},
+		"an alias":      {head + "spec: &a {}\n", "anchors, aliases and deep nesting are not allowed"},
+		"null":          {head + "spec: {description: null}\n", "spec.description must be text"},
+		"no zone":       {head + "spec: {windows: {open: []}}\n", `spec.windows.timeZone: it is ""`},
+		"Local":         {head + "spec: {windows: {timeZone: Local}}\n", `spec.windows.timeZone: it is "Local"`},
+		"odd zone":      {head + "spec: {windows: {timeZone: ../../etc/passwd}}\n", "which is no IANA name of a zone"},
+		"odd cron":      {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 61 * * * *, duration: 1h}]}}\n", `spec.windows.open[0].cron: the cron expression "61 * * * *": minute: "61" is not from 0 to 59`},
+		"two kinds":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *, from: 2026-01-01, to: 2026-01-02, duration: 1h}]}}\n", "spec.windows.open[0]: it needs one of cron, rrule, and from with to"},
+		"no length":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *}]}}\n", "spec.windows.open[0]: it needs a duration"},
+		"odd phase":     {head + "spec: {windows: {timeZone: UTC, phases: [roll]}}\n", `spec.windows.phases[0]: it is "roll"; it can be fence, translate`},
+		"no reason":     {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "spec.accept[0].reason: it is missing"},
+		"two documents": {head + "---\n" + head, "only one document is allowed"},
+		"huge":          {strings.Repeat("#", MaxSize+1), "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Read(suggest, Defaults(), Layer{Name: "p.yaml", Data: []byte(test.text)})
+			var invalid *InvalidError
+			require.ErrorAs(t, err, &invalid)
+			assert.Contains(t, err.Error(), test.want)
+		})
+	}
+}
+
+func TestLayersLieOverEachOther(t *testing.T) {
+	t.Parallel()
+	set, err := Set("spec.workers.first=[a, b]")
+	require.NoError(t, err)
+	e, err := Read(nil, Defaults(),
+		Layer{Name: "installation.yaml", Data: []byte(head + "spec:\n  workers: {surge: 2, first: [z]}\n  soak: {perWorker: 5m}\n")},
+		Layer{Name: "customer.yaml", Data: []byte(head + "spec:\n  soak: {perWorker: 7m}\n  windows: {timeZone: UTC}\n")}, set)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b"}, e.Spec.Workers.First)
+	assert.Equal(t, 2, e.Spec.Workers.Surge)
+	assert.Equal(t, Duration(7*time.Minute), e.Spec.Soak.PerWorker)
+	assert.Equal(t, Duration(48*time.Hour), e.Spec.Soak.BeforeFinalize)
+	for path, want := range map[string]string{
+		"spec.workers.surge": "installation.yaml:4", "spec.soak.perWorker": "customer.yaml:4", "spec.soak.beforeFinalize": "built-in:7", "spec.windows.cutoff": "built-in",
+	} {
+		assert.Equal(t, want, e.Origins[path], path)
+	}
+	assert.Contains(t, e.Origins["spec.workers.first[0]"], "--set spec.workers.first")
+	for _, bad := range []string{"", "spec=1", "metadata.name=x", "spec..a=1", "spec.a", "spec.a={"} {
+		_, err := Set(bad)
+		assert.Error(t, err, bad)
+	}
+}
+
+func TestTheDoor(t *testing.T) {
+	t.Parallel()
+	e := read(t, `
+spec:
+  windows:
+    timeZone: Europe/Berlin
+    open: [{name: sunday, cron: 0 22 * * SUN, duration: 8h}, {name: short, from: "2026-11-24T20:00", to: "2026-11-24T21:00"}]
+    cutoff: 45m
+    controlPlane: 2h
+    noReturn: 30m
+`)
+	door, err := e.Spec.Door()
+	require.NoError(t, err)
+	for name, test := range map[string]struct {
+		at    string
+		start Start
+		until string
+		why   string
+	}{
+		"before":                       {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-22T21:00:00Z", "no window is open for another worker; the next one begins at Sun 2026-11-22 22:00 CET"},
+		"the first moment":             {"2026-11-22T21:00:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
+		"the last moment for a node":   {"2026-11-23T04:15:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
+		"past the cut-off":             {"2026-11-23T04:15:01Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-24T19:00:00Z", "another worker needs 45m0s, and the window ends at Mon 2026-11-23 06:00 CET"},
+		"the end is not part of it":    {"2026-11-23T05:00:00Z", Start{Phase: plan.PhaseFinalize}, "2026-11-24T19:00:00Z", "phase finalize"},
+		"a window that is too short":   {"2026-11-24T19:00:00Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "phase control-plane needs 2h0m0s"},
+		"the point of no return":       {"2026-11-23T04:29:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "", ""},
+		"too late for no return":       {"2026-11-23T04:31:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "2026-11-24T19:00:00Z", "the point of no return needs 30m0s"},
+		"what waits for nothing":       {"2026-11-25T12:00:00Z", Start{Phase: plan.PhaseAdopt}, "", ""},
+		"too late for a control plane": {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "ends at"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now, err := time.Parse(time.RFC3339, test.at)
+			require.NoError(t, err)
+			closed, err := door.Ask(now, test.start)
+			require.NoError(t, err)
+			if test.until == "" {
+				assert.Nil(t, closed)
+				return
+			}
+			require.NotNil(t, closed)
+			assert.Equal(t, test.until, closed.Until.UTC().Format(time.RFC3339))
+			assert.Contains(t, closed.Why, test.why)
+		})
+	}
+	none, err := read(t, "spec: {}\n").Spec.Door()
+	require.NoError(t, err)
+	assert.Nil(t, none)
+	never, err := read(t, "spec: {windows: {timeZone: UTC}}\n").Spec.Door()
+	require.NoError(t, err)
+	closed, err := never.Ask(time.Unix(0, 0), Start{Phase: plan.PhaseWorkers, Node: true})
+	require.NoError(t, err)
+	assert.Contains(t, closed.Why, "no window of the next two years")
+}
+
+func TestLintDoubts(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct{ spec, want string }{
+		"never open":       {"spec: {windows: {timeZone: UTC}}\n", "nothing opens in the next 60 days"},
+		"closed over all":  {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}], closed: [{name: c, from: 2026-01-01, to: 2027-12-31}]}}\n", "nothing opens"},
+		"too short":        {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 30m}]}}\n", "no window of the next 60 days is longer than 45m0s"},
+		"no control plane": {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}]}}\n", "spec.windows.controlPlane"},
+		"no return":        {"spec: {windows: {timeZone: UTC, noReturn: 3h, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.noReturn"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			doubts, err := read(t, test.spec).Lint(now)
+			require.NoError(t, err)
+			assert.Contains(t, strings.Join(doubts, "\n"), test.want)
+		})
+	}
+}
+
+func TestClusters(t *testing.T) {
+	t.Parallel()
+	assert.True(t, Clusters{}.For("a"))
+	assert.False(t, Clusters{Exclude: []string{"a"}}.For("a"))
+	assert.False(t, Clusters{Names: []string{"b"}}.For("a"))
+	assert.False(t, Clusters{Names: []string{"a"}, Exclude: []string{"a"}}.For("a"))
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}]}}\n"))
+	f.Add([]byte(head + "spec: {workers: {first: [a]}, accept: [{check: a, reason: b, until: 2026-01-01}]}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := Read(nil, Defaults(), Layer{Name: "f", Data: data})
+		if err != nil {
+			return
+		}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		if _, err := e.Lint(now); err != nil {
+			t.Fatal(err)
+		}
+		door, err := e.Spec.Door()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if door != nil {
+			if _, err := door.Ask(now, Start{Phase: plan.PhaseWorkers, Node: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package playbook
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
+)
+
+// Kind of the document.
+const Kind = "Playbook"
+
+// Playbook says what may happen when.
+type Playbook struct {
+	// APIVersion is migration.giantswarm.io/v1alpha1, Kind is Playbook.
+	APIVersion string   `yaml:"apiVersion" json:"apiVersion" jsonschema:"const=migration.giantswarm.io/v1alpha1"`
+	Kind       string   `yaml:"kind" json:"kind" jsonschema:"const=Playbook"`
+	Metadata   Metadata `yaml:"metadata" json:"metadata"`
+	Spec       Spec     `yaml:"spec" json:"spec"`
+}
+
+// Metadata names a playbook.
+type Metadata struct {
+	Name string `yaml:"name" json:"name" jsonschema_description:"Name of the playbook, for people."`
+}
+
+// Spec is what a playbook says.
+type Spec struct {
+	Description string     `yaml:"description,omitempty" json:"description,omitempty" jsonschema_description:"What was agreed, and where, for example a change request."`
+	Clusters    Clusters   `yaml:"clusters,omitempty" json:"clusters,omitzero" jsonschema_description:"Clusters that the playbook is for."`
+	Windows     *Windows   `yaml:"windows,omitempty" json:"windows,omitempty" jsonschema_description:"When something may begin. Without it, nothing waits for a time."`
+	Workers     Workers    `yaml:"workers,omitempty" json:"workers,omitzero" jsonschema_description:"How workers are replaced."`
+	Soak        Soak       `yaml:"soak,omitempty" json:"soak,omitzero" jsonschema_description:"How long a cluster runs undisturbed in between."`
+	Limits      Limits     `yaml:"limits,omitempty" json:"limits,omitzero" jsonschema_description:"How long something may take."`
+	Finalize    Finalize   `yaml:"finalize,omitempty" json:"finalize,omitzero" jsonschema_description:"How the old platform goes."`
+	Decisions   []Decision `yaml:"decisions,omitempty" json:"decisions,omitempty" jsonschema_description:"Answers to fields that need one."`
+	Accept      []Accept   `yaml:"accept,omitempty" json:"accept,omitempty" jsonschema_description:"Findings that are accepted, and why."`
+}
+
+// Clusters selects clusters.
+type Clusters struct {
+	Names   []string `yaml:"names,omitempty" json:"names,omitempty" jsonschema_description:"Ids of the clusters; empty is every cluster."`
+	Exclude []string `yaml:"exclude,omitempty" json:"exclude,omitempty" jsonschema_description:"Ids of clusters it is not for."`
+}
+
+// Windows say when something may begin. What has begun is brought to a safe end.
+type Windows struct {
+	TimeZone string   `yaml:"timeZone" json:"timeZone" jsonschema_description:"IANA name of the zone that all times are in, for example Europe/Berlin."`
+	Open     []Period `yaml:"open,omitempty" json:"open,omitempty" jsonschema_description:"Openings; it is closed unless one of them says otherwise."`
+	Closed   []Period `yaml:"closed,omitempty" json:"closed,omitempty" jsonschema_description:"Periods in which nothing begins, whatever is open."`
+	Cutoff   Duration `yaml:"cutoff,omitempty" json:"cutoff,omitempty" jsonschema_description:"No node is begun so shortly before the end."`
+	// ControlPlane and NoReturn are what is reserved for what must not stop half-way.
+	ControlPlane Duration `yaml:"controlPlane,omitempty" json:"controlPlane,omitempty" jsonschema_description:"Phase control-plane is begun only when so much of the window is left."`
+	NoReturn     Duration `yaml:"noReturn,omitempty" json:"noReturn,omitempty" jsonschema_description:"The point of no return is crossed only when so much of the window is left."`
+	Phases       []string `yaml:"phases,omitempty" json:"phases,omitempty" jsonschema_description:"Phases that need a window."`
+}
+
+// Period is an opening or a closed period: one of cron, rrule, and from with to.
+type Period struct {
+	Name     string   `yaml:"name" json:"name" jsonschema_description:"Name, for people."`
+	Cron     Cron     `yaml:"cron,omitempty" json:"cron,omitzero" jsonschema_description:"When it begins: minute, hour, day-of-month, month, day-of-week."`
+	Rule     Rule     `yaml:"rrule,omitempty" json:"rrule,omitzero" jsonschema_description:"When it begins, as an RRULE of RFC 5545 with one BYHOUR and one BYMINUTE."`
+	Duration Duration `yaml:"duration,omitempty" json:"duration,omitempty" jsonschema_description:"How long one that recurs is, in elapsed time."`
+	Start    Local    `yaml:"start,omitempty" json:"start,omitzero" jsonschema_description:"First day on which one that recurs may begin."`
+	Until    Local    `yaml:"until,omitempty" json:"until,omitzero" jsonschema_description:"Last day on which one that recurs may begin."`
+	From     Local    `yaml:"from,omitempty" json:"from,omitzero" jsonschema_description:"Beginning of one that happens once: a day, or a time like 2026-12-05T20:00."`
+	To       Local    `yaml:"to,omitempty" json:"to,omitzero" jsonschema_description:"End of one that happens once; a day alone is part of it."`
+	Reason   string   `yaml:"reason,omitempty" json:"reason,omitempty" jsonschema_description:"Why, for people."`
+}
+
+// Workers say how workers are replaced.
+type Workers struct {
+	First  []string `yaml:"first,omitempty" json:"first,omitempty" jsonschema_description:"Ids of workers that go first, in this order."`
+	Surge  int      `yaml:"surge,omitempty" json:"surge,omitempty" jsonschema:"minimum=1,maximum=100" jsonschema_description:"How many new workers may come at once."`
+	PerRun int      `yaml:"perRun,omitempty" json:"perRun,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"How many workers a run replaces; 0 for all."`
+}
+
+// Soak times.
+type Soak struct {
+	AfterFirstWorker Duration `yaml:"afterFirstWorker,omitempty" json:"afterFirstWorker,omitempty" jsonschema_description:"Between the first worker and the second."`
+	PerWorker        Duration `yaml:"perWorker,omitempty" json:"perWorker,omitempty" jsonschema_description:"Between two workers."`
+	BeforeFinalize   Duration `yaml:"beforeFinalize,omitempty" json:"beforeFinalize,omitempty" jsonschema_description:"Between the last worker and phase finalize."`
+}
+
+// Limits of time.
+type Limits struct {
+	Wait Duration `yaml:"wait,omitempty" json:"wait,omitempty" jsonschema_description:"How long a step waits for controllers, or for a drain."`
+}
+
+// Finalize says how the old platform goes.
+type Finalize struct {
+	KeepNamespace bool `yaml:"keepNamespace,omitempty" json:"keepNamespace,omitempty" jsonschema_description:"Leave the legacy namespace with what is in it that nobody knows about."`
+}
+
+// Decision answers a field that needs it.
+type Decision struct {
+	Field  string `yaml:"field" json:"field" jsonschema_description:"Key of the field or id of the finding, as migrate plan shows it."`
+	Value  string `yaml:"value" json:"value" jsonschema_description:"The answer."`
+	Reason string `yaml:"reason" json:"reason" jsonschema_description:"Why."`
+}
+
+// Accept lets a check warn instead of block.
+type Accept struct {
+	Check  string `yaml:"check" json:"check" jsonschema_description:"Id of the check."`
+	Reason string `yaml:"reason" json:"reason" jsonschema_description:"Why."`
+	Until  Local  `yaml:"until,omitempty" json:"until,omitzero" jsonschema_description:"Last day on which it holds."`
+}
+
+// Duration is a length of time, like 45m, 8h, or 14d of 24 hours each.
+type Duration time.Duration
+
+// UnmarshalText reads it.
+func (d *Duration) UnmarshalText(text []byte) error {
+	said := string(text)
+	if days, found := strings.CutSuffix(said, "d"); found {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil {
+			return fmt.Errorf("%q is no length of time like 45m, 8h or 14d", said)
+		}
+		*d = Duration(time.Duration(n) * 24 * time.Hour)
+		return nil
+	}
+	parsed, err := time.ParseDuration(said)
+	if err != nil || parsed < 0 {
+		return fmt.Errorf("%q is no length of time like 45m, 8h or 14d", said)
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Cron is a recurrence in the notation of crontab.
+type Cron struct {
+	Text  string
+	Value *window.Cron
+}
+
+// UnmarshalText reads it.
+func (c *Cron) UnmarshalText(text []byte) error {
+	value, err := window.ParseCron(string(text))
+	c.Text, c.Value = string(text), &value
+	return err
+}
+
+// Rule is a recurrence of RFC 5545.
+type Rule struct {
+	Text  string
+	Value *window.Rule
+}
+
+// UnmarshalText reads it.
+func (r *Rule) UnmarshalText(text []byte) error {
+	value, err := window.ParseRule(string(text))
+	r.Text, r.Value = string(text), &value
+	return err
+}
+
+// Local is a day, or a time of a day, without a zone.
+type Local struct {
+	Text  string
+	Value *window.Local
+	// Day tells that it was a day alone.
+	Day bool
+}
+
+// UnmarshalText reads it.
+func (l *Local) UnmarshalText(text []byte) error {
+	value, day, err := window.ParseLocal(string(text))
+	l.Text, l.Value, l.Day = string(text), &value, day
+	return err
+}
+
+// End is the first moment that is not part of it any more, to be put into a zone; it is only for one that is set.
+func (l Local) End() window.Local { return *l.end() }
+
+// end is the first moment that is not part of it any more: a day alone is.
+func (l Local) end() *window.Local {
+	if l.Value == nil || !l.Day {
+		return l.Value
+	}
+	next := l.Value.NextDay()
+	return &next
+}
