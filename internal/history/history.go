@@ -117,6 +117,14 @@ type Step struct {
 	Took     string `json:"took,omitempty"`
 	Attempts int    `json:"attempts,omitempty"`
 	Message  string `json:"message,omitempty"`
+	// Notes are what was seen while the step was done, in their order: the members of etcd before and after a change, what was compared, who was waited for.
+	Notes []Note `json:"notes,omitempty"`
+}
+
+// Note is something that was seen at a moment.
+type Note struct {
+	At   time.Time `json:"at"`
+	Text string    `json:"text"`
 }
 
 // Writes counts changes.

@@ -36,6 +36,8 @@ type Log struct {
 
 	kept *corev1.ConfigMap
 	seq  int
+	// notes are those of every step, of earlier runs as well.
+	notes map[string][]history.Note
 	// unsaved are lines that are not in the cluster yet.
 	unsaved strings.Builder
 }
@@ -70,6 +72,9 @@ func (l *Log) open(ctx context.Context, c client.Client, namespace string) error
 	if len(events) > 0 {
 		l.seq = events[len(events)-1].Seq
 	}
+	for i := range events {
+		l.remember(&events[i])
+	}
 	kept := &corev1.ConfigMap{}
 	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: l.Cluster + EventsSuffix}, kept)
 	switch {
@@ -82,6 +87,23 @@ func (l *Log) open(ctx context.Context, c client.Client, namespace string) error
 	return nil
 }
 
+// maxNotes is how many notes of a step a report shows: a step that waits for long says a lot.
+const maxNotes = 100
+
+// remember keeps what an event notes about a step, for the report.
+func (l *Log) remember(e *history.Event) {
+	if e.Type != history.StepProgress || e.Step == "" {
+		return
+	}
+	if l.notes == nil {
+		l.notes = map[string][]history.Note{}
+	}
+	l.notes[e.Step] = append(l.notes[e.Step], history.Note{At: e.TS, Text: e.Message})
+	if n := len(l.notes[e.Step]); n > maxNotes {
+		l.notes[e.Step] = l.notes[e.Step][n-maxNotes:]
+	}
+}
+
 // add logs an event.
 func (l *Log) add(e history.Event) error {
 	l.seq++
@@ -91,6 +113,7 @@ func (l *Log) add(e history.Event) error {
 		return fmt.Errorf("writing event %d: %w", e.Seq, err)
 	}
 	line = append(line, '\n')
+	l.remember(&e)
 	if l.Watch != nil {
 		l.Watch(e)
 	}

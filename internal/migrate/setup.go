@@ -160,6 +160,11 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 		r.Writes = e.Writes.Writes()
 	}
 	r.Phases = Describe(e.Graph, e.Journal.Object)
+	for _, phase := range r.Phases {
+		for i := range phase.Steps {
+			phase.Steps[i].Notes = e.Log.notes[phase.Steps[i].ID]
+		}
+	}
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
@@ -183,6 +184,9 @@ func stepNotes(r *history.RunReport, s history.Step) string {
 	return joinNonEmpty(", ", tries, before)
 }
 
+// noteText is a note with its time.
+func noteText(n history.Note) string { return exact(n.At) + " " + n.Text }
+
 // writesText is "61, of which 40 apply, 21 patch".
 func writesText(w history.Writes) string {
 	parts := make([]string, 0, len(w.ByOne))
@@ -243,12 +247,23 @@ func nextAfterSuccess(r *history.RunReport) (advice, command string) {
 		return "keep this document; when it is to be tried again, begin with a plan", "migrate plan " + r.Cluster
 	case r.Proof != nil && r.Proof.Outcome != proof.Untouched:
 		return nextAfterProof(r.Proof), "migrate proof " + r.Cluster
+	case finalized(r):
+		return "keep this document: nothing of the old platform is left", ""
 	case slices.ContainsFunc(steps, in(stepWaiting)):
 		return "go on with the next phase", "migrate run " + r.Cluster
 	case r.Proof == nil:
 		return "prove that nothing was restarted", "migrate proof " + r.Cluster
 	}
 	return nextAfterProof(r.Proof), ""
+}
+
+// finalized tells that the last phase was done to its end.
+func finalized(r *history.RunReport) bool {
+	if len(r.Phases) == 0 {
+		return false
+	}
+	last := r.Phases[len(r.Phases)-1]
+	return last.Name == plan.PhaseFinalize && len(last.Steps) > 0 && !slices.ContainsFunc(last.Steps, func(s history.Step) bool { return s.State != stepDone })
 }
 
 // nameRun lists the ids of the steps; with Short only those a human has to look at.

@@ -32,6 +32,7 @@ type runPhaseView struct {
 type stepView struct {
 	ID, Title, Took, Begun, Ended, Notes, Message string
 	Mark                                          mark
+	Seen                                          []string
 }
 
 type writeView struct {
@@ -94,6 +95,9 @@ func viewRun(r *history.RunReport, o Options) *runPage {
 			}
 			if s.FinishedAt != nil {
 				sv.Ended = exact(*s.FinishedAt)
+			}
+			for _, n := range s.Notes {
+				sv.Seen = append(sv.Seen, noteText(n))
 			}
 			pv.Steps = append(pv.Steps, sv)
 			if stepNeedsLook(s) {

@@ -104,6 +104,9 @@ func (m *markdown) runDetails(doc *history.RunReport, phases []history.Phase) []
 			if len(times) > 0 {
 				d.line("  - " + strings.Join(times, ", "))
 			}
+			for _, n := range s.Notes {
+				d.line("  - " + prose(noteText(n)))
+			}
 		}
 		d.blank()
 		d.line("</details>")

@@ -227,3 +227,32 @@ func TestOnlyNarrowsARunToOnePhase(t *testing.T) {
 		require.ErrorContains(t, report.Render(t.Output(), format, runWithProof(), report.Options{Only: "nonsense"}), "use one of: fence, translate, adopt")
 	}
 }
+
+// TestWhatWasSeenIsInTheReport of the engineer, with its time; the customer's tells the story without it.
+func TestWhatWasSeenIsInTheReport(t *testing.T) {
+	t.Parallel()
+	doc := runOfAl9qy()
+	const seen = "etcd before: lab leader, term 3"
+	doc.Phases[0].Steps[1].Notes = []history.Note{{At: madeAt().Add(time.Second), Text: seen}}
+	for _, format := range []string{"wide", "markdown", "html", "json"} {
+		var out strings.Builder
+		require.NoError(t, report.Render(&out, format, doc, report.Options{}))
+		text := strings.Join(strings.Fields(out.String()), " ")
+		assert.Contains(t, text, seen, format)
+	}
+	var customer strings.Builder
+	require.NoError(t, report.Render(&customer, "markdown", doc, report.Options{Audience: report.Customer}))
+	assert.NotContains(t, customer.String(), seen)
+}
+
+func TestAFinishedMigrationHasNothingToProve(t *testing.T) {
+	t.Parallel()
+	doc := runOfAl9qy()
+	doc.Proof = nil
+	done := history.Step{ID: "finalize/identity", Title: "remove the KVMConfig", State: "done"}
+	doc.Phases = append(doc.Phases, history.Phase{Name: "finalize", Title: "Remove what is left", Steps: []history.Step{done}})
+	var out strings.Builder
+	require.NoError(t, report.Render(&out, "text", doc, report.Options{}))
+	assert.Contains(t, out.String(), "nothing of the old platform is left")
+	assert.NotContains(t, out.String(), "migrate proof al9qy")
+}

@@ -108,6 +108,9 @@ func (p *printer) step(doc *history.RunReport, s history.Step, timeWidth int, o 
 	if len(times) > 0 {
 		p.text(below, quiet, strings.Join(times, ", "))
 	}
+	for _, n := range s.Notes {
+		p.text(below, quiet, noteText(n))
+	}
 }
 
 // runProof shows of the proof what needs a look, or with Full all of it.
