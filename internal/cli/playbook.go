@@ -281,11 +281,6 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 	if err := o.follow(e); err != nil {
 		return err
 	}
-	if o.door != nil {
-		if err := s.rightClock(cmd.Context()); err != nil {
-			return err
-		}
-	}
 	return s.run(cmd.Context(), o, id)
 }
 

@@ -213,16 +213,44 @@ type undertaking struct {
 //  4. run the steps, and tell about each,
 //  5. render the report.
 func (s *session) run(ctx context.Context, o runOptions, id string) error {
-	if err := knownPhase("--until", o.until); err != nil {
-		return err
-	}
-	if err := knownPhase("--to", o.to); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	outs, err := o.outputs.resolved(formatsOf(report.KindRunReport))
 	if err != nil {
 		return err
 	}
+	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
+		return err
+	}
+	for {
+		result, err := s.runOnce(ctx, o, outs, id)
+		if err == nil || !o.wait || !worthWaiting(result) {
+			return err
+		}
+		if o.limit > 0 {
+			if o.limit -= result.Replaced; o.limit <= 0 {
+				return err
+			}
+		}
+		if !s.sleep(ctx, id, result.NotBefore) {
+			return ended(CodeInterrupted)
+		}
+		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
+		o.yes, o.lift = true, false
+		if err := s.setClock(); err != nil {
+			return err
+		}
+	}
+}
+
+// worthWaiting tells that a run can rest where it ended, and knows how long.
+func worthWaiting(result migrate.Result) bool {
+	return result.Outcome == migrate.Paused && !result.NotBefore.IsZero() && !result.Exposed
+}
+
+// check finds what is wrong with the flags before anything is looked at.
+func (o *runOptions) check() error {
 	for _, gate := range o.approve {
 		if !slices.Contains(migrate.Gates(), gate) {
 			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(migrate.Gates(), ", "), didYouMean(gate, migrate.Gates()))
@@ -231,19 +259,10 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if o.limit < 0 || o.surge < 0 {
 		return usage("", "--max-workers and --surge cannot be negative")
 	}
-	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
+	if err := knownPhase("--until", o.until); err != nil {
 		return err
 	}
-	for {
-		result, err := s.runOnce(ctx, o, outs, id)
-		if err == nil || !o.wait || result.Outcome != migrate.Paused || result.NotBefore.IsZero() {
-			return err
-		}
-		if !s.sleep(ctx, id, result.NotBefore) {
-			return ended(CodeInterrupted)
-		}
-		o.yes = true // Who agreed to the run agreed to what it waits for.
-	}
+	return knownPhase("--to", o.to)
 }
 
 // sleep waits until a time has come. Nothing is asked meanwhile, and the run lock is free: others may look, pause, or go on themselves. False means Ctrl-C.
@@ -261,6 +280,11 @@ func (s *session) sleep(ctx context.Context, id string, until time.Time) bool {
 
 // runOnce runs until the goal is reached, something is in the way, or the time has not come.
 func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id string) (result migrate.Result, err error) {
+	if o.door != nil {
+		if err := s.rightClock(ctx); err != nil {
+			return result, err
+		}
+	}
 	u, err := s.undertake(ctx, o, id)
 	if err != nil {
 		return result, err
@@ -295,7 +319,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	if err != nil {
 		return result, s.cannotRun(u.id, err)
 	}
-	if o.wait && result.Outcome == migrate.Paused && !result.NotBefore.IsZero() {
+	if o.wait && worthWaiting(result) {
 		// It is reported when it has ended.
 		return result, s.endedRun(u.id, o, result)
 	}
@@ -350,6 +374,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 		}
 	}
 	u.accepted, e.recorded = e.accept, true
+	e.opts.Namespace = u.namespace // Also where nobody says it again.
 	if u.record != nil && migrate.Started(u.object) {
 		if e.opts, err = u.record.Told.Complete(e.opts); err != nil {
 			return nil, err
@@ -535,6 +560,9 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		return nil, err
 	}
 	namespace := u.namespace
+	if u.found.result.Namespace != namespace {
+		return nil, fmt.Errorf("cluster %s is migrated in namespace %s, and was translated into %s", u.id, namespace, u.found.result.Namespace)
+	}
 	lock := &migrate.Lock{
 		Client: change.Client, Clock: clk, Key: migrate.LockKey(namespace, u.id), Holder: s.who() + fmt.Sprintf(" (%d)", os.Getpid()),
 		Duration: o.lease, Gone: s.gone, Tell: view.tell,
@@ -759,6 +787,12 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 	case o.until != "":
 		again += " --until " + o.until
 	}
+	if o.keep && !o.back {
+		again += " --keep-namespace"
+	}
+	if o.examine.targetNamespace != "" {
+		again, back = again+" --target-namespace "+o.examine.targetNamespace, back+" --target-namespace "+o.examine.targetNamespace
+	}
 	if len(o.book) > 0 {
 		again += " --playbook " + strings.Join(o.book, " --playbook ")
 	}
@@ -788,6 +822,9 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 			}
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
 			return ended(CodeWaiting)
+		}
+		if result.Exposed {
+			_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here.\n", id)
 		}
 		if !result.NotBefore.IsZero() {
 			again += back

@@ -47,6 +47,10 @@ type Finalizer struct {
 var (
 	// ErrNotEmpty means that the legacy namespace holds objects that nobody knows about.
 	ErrNotEmpty = errors.New("the legacy namespace holds what is not the legacy platform's, and would go with it; move it, or keep the namespace with --keep-namespace")
+	// ErrIncomplete means that not everything of the cluster could be read, so what is left of it is not known.
+	ErrIncomplete = errors.New("not everything of the legacy cluster could be read; run again when it can")
+	// ErrWouldLose means that data would go that are in use.
+	ErrWouldLose = errors.New("data would be lost")
 	// ErrStillLegacy means that something of the legacy platform is in use.
 	ErrStillLegacy = errors.New("the legacy platform is still in use")
 )

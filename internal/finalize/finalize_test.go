@@ -28,6 +28,7 @@ import (
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
@@ -36,10 +37,13 @@ import (
 
 const id, target = "al9qy", "org-acme"
 
-// verdict answers dry runs.
-type verdict struct{ err error }
+// verdict answers dry runs: of Ingresses for the API's name, and of those for any other name.
+type verdict struct{ err, other error }
 
 func (v verdict) DryRunApply(_ context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if text, err := o.MarshalJSON(); err == nil && strings.Contains(string(text), probeLabel) {
+		return o, v.other
+	}
 	return o, v.err
 }
 
@@ -195,20 +199,23 @@ func TestTheListKnowsMoreThanTheCluster(t *testing.T) {
 
 func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
 	t.Parallel()
+	denied := apierrors.NewBadRequest(`admission webhook "validate.nginx.ingress.kubernetes.io" denied the request: host is defined`)
 	for name, test := range map[string]struct {
 		refusal error
+		other   error
 		first   string
 		fails   bool
 	}{
-		"taken":     {nil, "patch KVMCluster/" + target + "/" + id, false},
-		"refused":   {apierrors.NewBadRequest(`admission webhook "validate.nginx.ingress.kubernetes.io" denied the request: host is defined`), "delete Ingress/" + id + "/api", false},
-		"not asked": {apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "al9qy", errors.New("no right to patch")), "", true},
+		"taken":               {nil, nil, "patch KVMCluster/" + target + "/" + id, false},
+		"refused":             {denied, nil, "delete Ingress/" + id + "/api", false},
+		"refused in any case": {denied, denied, "", true},
+		"not asked":           {apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "al9qy", errors.New("no right to patch")), nil, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := newScene(t)
 			require.NoError(t, x.api.Delete(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixAPI}}))
-			x.DryRun = verdict{test.refusal}
+			x.DryRun = verdict{test.refusal, test.other}
 			require.NoError(t, x.List(t.Context()))
 			x.writes = nil
 			x.Patience = 50 * time.Millisecond
@@ -241,10 +248,14 @@ func TestWhatNobodyKnowsAboutStays(t *testing.T) {
 	assert.Empty(t, x.writes)
 
 	x.KeepNamespace = true
+	require.NoError(t, x.List(t.Context()))
+	x.KeepNamespace = false // Nobody says it again.
 	require.NoError(t, x.all())
 	kubeconfig := legacy.Ref{APIVersion: "v1", Kind: "Secret", Namespace: id, Name: id + "-kubeconfig"}
 	assert.True(t, x.exists(legacy.Ref{APIVersion: "v1", Kind: "Namespace", Name: id}))
 	assert.True(t, x.exists(kubeconfig), "who looks after the apps needs it")
+	assert.True(t, x.exists(legacy.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: id, Name: id + "-cluster-values"}), "and what the apps were given")
+	assert.False(t, x.exists(x.Picture.Nodes[0].ConfigMap.Ref), "but nothing of the VMs")
 	assert.False(t, x.exists(x.Picture.Config.Ref))
 }
 
@@ -290,6 +301,52 @@ func TestAnotherObjectOfTheSameNameIsLeftAlone(t *testing.T) {
 	require.NoError(t, x.api.Create(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: id, Name: "api", UID: "another"}}))
 	require.ErrorIs(t, x.SwitchIngress(t.Context()), adopt.ErrReplaced)
 	assert.True(t, x.exists(legacy.Ref{APIVersion: "networking.k8s.io/v1", Kind: "Ingress", Namespace: id, Name: "api"}))
+}
+
+// TestNoListIsMadeOfAPictureWithGaps: it is never made again.
+func TestNoListIsMadeOfAPictureWithGaps(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(x *scene)
+		want   error
+	}{
+		"a list failed": {func(x *scene) {
+			x.Picture.Problems = append(x.Picture.Problems, finding.Finding{ID: legacy.ProblemListFailed})
+		}, ErrIncomplete},
+		"no namespace":   {func(x *scene) { x.Picture.Namespace = nil }, ErrIncomplete},
+		"the same place": {func(x *scene) { x.Result.Namespace = metav1.NamespaceDefault }, ErrNotEmpty},
+		"a disk in danger": {func(x *scene) {
+			for i := range x.Picture.Volumes {
+				x.Picture.Volumes[i].Object.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+			}
+		}, ErrWouldLose},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newScene(t)
+			test.change(x)
+			require.ErrorIs(t, x.List(t.Context()), test.want)
+			assert.Empty(t, x.writes)
+		})
+	}
+}
+
+// TestANetworkThatWasGivenBackStaysItsOperators also when its namespace is gone already: the hosts are cleaned after that.
+func TestANetworkThatWasGivenBackStaysItsOperators(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.List(t.Context()))
+	network := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: networkPrefix + id}}
+	require.NoError(t, x.api.Create(t.Context(), network))
+	x.Patience = 50 * time.Millisecond
+	require.ErrorIs(t, x.RemoveNetwork(t.Context()), kube.ErrNotInTime)
+	require.NoError(t, x.api.Delete(t.Context(), network))
+	require.ErrorIs(t, x.RemoveNetwork(t.Context()), kube.ErrNotInTime)
+	require.ErrorContains(t, x.RemoveNetwork(t.Context()), "flannel-operator has to do that")
+	o, err := x.live(t.Context(), x.Picture.Flannel.Ref)
+	require.NoError(t, err)
+	assert.NotEmpty(t, o.GetFinalizers())
+	assert.NotNil(t, o.GetDeletionTimestamp())
 }
 
 // TestAListOfSomethingElseIsRefused, and one that does not open.

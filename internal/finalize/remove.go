@@ -54,13 +54,7 @@ func (f *Finalizer) RemoveRest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rest := l.of(plan.StageRest)
-	if f.KeepNamespace {
-		rest = slices.DeleteFunc(rest, func(r plan.Removal) bool {
-			return r.Object.Kind == "Secret" && r.Object.Namespace == f.Picture.ID && r.Object.Name == f.Picture.ID+"-kubeconfig"
-		})
-	}
-	return f.remove(ctx, rest)
+	return f.remove(ctx, slices.DeleteFunc(l.of(plan.StageRest), l.stays))
 }
 
 // RemoveNamespace removes the legacy namespace, unless there is something in it that nobody knows about.
@@ -69,7 +63,7 @@ func (f *Finalizer) RemoveNamespace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.KeepNamespace {
+	if l.KeepNamespace {
 		f.note("Namespace/%s stays, as was asked for", f.Picture.ID)
 		return nil
 	}
@@ -93,21 +87,29 @@ func (f *Finalizer) RemoveNetwork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if network[networkPrefix+f.Picture.ID] == nil {
-		return f.remove(ctx, l.of(plan.StageNetwork))
-	}
-	if f.KeepNamespace {
-		// It waits for the namespace, which stays.
+	runs := network[networkPrefix+f.Picture.ID] != nil
+	if runs && l.KeepNamespace {
+		// The operator waits for the namespace, which stays.
 		f.note("Namespace/%s%s and the bridges on the hosts stay: flannel-operator removes them only when Namespace/%s is gone", networkPrefix, f.Picture.ID, f.Picture.ID)
-		return f.remove(ctx, l.of(plan.StageNetwork))
 	}
 	for _, r := range l.of(plan.StageNetwork) {
+		o, err := f.live(ctx, r.Object)
+		if err != nil {
+			return err
+		}
+		// One that was given back is its operator's: its network may be gone already while the hosts are still being cleaned.
+		if o == nil || !f.givenBack(o) && (!runs || l.KeepNamespace) {
+			if err := f.remove(ctx, []plan.Removal{r}); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := f.giveBack(ctx, r.Object); err != nil {
 			return err
 		}
-	}
-	if err := f.awaitGone(ctx, l.of(plan.StageNetwork)); err != nil {
-		return fmt.Errorf("%w; flannel-operator has to do that: look at its log, then run again", err)
+		if err := f.awaitGone(ctx, []plan.Removal{r}); err != nil {
+			return fmt.Errorf("%w; flannel-operator has to do that: look at its log, then run again", err)
+		}
 	}
 	return nil
 }
@@ -171,12 +173,7 @@ func (f *Finalizer) VerifyNothingLeft(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gone := l.Objects
-	if f.KeepNamespace {
-		gone = slices.DeleteFunc(slices.Clone(gone), func(r plan.Removal) bool {
-			return r.Stage == plan.StageNamespace || r.Object.Kind == "Secret" && r.Object.Namespace == f.Picture.ID
-		})
-	}
+	gone := slices.DeleteFunc(slices.Clone(l.Objects), l.stays)
 	if err := f.verifyGone(ctx, gone); err != nil {
 		return err
 	}

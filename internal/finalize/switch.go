@@ -75,16 +75,46 @@ func (f *Finalizer) mayHaveBoth(ctx context.Context, wanted any) (bool, error) {
 	if err != nil || there[own] != nil {
 		return true, err
 	}
-	var rules []any
+	if len(hosts) == 0 {
+		return true, nil
+	}
+	_, err = f.DryRun.DryRunApply(ctx, f.ingressFor(spec, hosts))
+	if err == nil {
+		return true, nil
+	}
+	if kube.Transient(err) || !strings.Contains(err.Error(), "denied") {
+		return false, err // Not the refusal of a webhook or a policy.
+	}
+	// Is it the name, or would it refuse any Ingress like this? Then the provider's would be refused as well, and the legacy one has to stay.
+	others := make([]string, 0, len(hosts))
 	for _, host := range hosts {
+		others = append(others, probeLabel+"."+host)
+	}
+	if _, other := f.DryRun.DryRunApply(ctx, f.ingressFor(spec, others)); other != nil {
+		return false, fmt.Errorf("the provider's Ingress would be refused, so the legacy one stays: %w", err)
+	}
+	f.note("a second Ingress for the API's name was refused: %s", err)
+	return false, nil
+}
+
+// probeLabel makes a host of one that nobody has.
+const probeLabel = "migration-probe"
+
+// ingressFor is an Ingress like the provider's, for some hosts.
+func (f *Finalizer) ingressFor(spec map[string]any, hosts []string) *unstructured.Unstructured {
+	own := f.Picture.ID + suffixAPI
+	rules, names := make([]any, 0, len(hosts)), make([]any, 0, len(hosts))
+	for _, host := range hosts {
+		names = append(names, host)
 		rules = append(rules, map[string]any{"host": host, "http": map[string]any{"paths": []any{map[string]any{
 			"path": "/", "pathType": "Prefix", "backend": map[string]any{"service": map[string]any{"name": own, "port": map[string]any{"name": "api"}}},
 		}}}})
 	}
-	if len(rules) == 0 {
-		return true, nil
+	content := map[string]any{"rules": rules, "tls": []any{map[string]any{"hosts": names}}}
+	if class, ok := spec["className"].(string); ok && class != "" {
+		content["ingressClassName"] = class
 	}
-	tried := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"rules": rules}}}
+	tried := &unstructured.Unstructured{Object: map[string]any{"spec": content}}
 	tried.SetGroupVersionKind(ingressKind())
 	tried.SetNamespace(f.Result.Namespace)
 	tried.SetName(own)
@@ -95,14 +125,7 @@ func (f *Finalizer) mayHaveBoth(ctx context.Context, wanted any) (bool, error) {
 		}
 		tried.SetAnnotations(texts)
 	}
-	if _, err = f.DryRun.DryRunApply(ctx, tried); err == nil {
-		return true, nil
-	}
-	if kube.Transient(err) || !strings.Contains(err.Error(), "denied") {
-		return false, err // Not the refusal of a webhook or a policy.
-	}
-	f.note("a second Ingress for the API's name was refused: %s", err)
-	return false, nil
+	return tried
 }
 
 // SwitchServices lets the provider's own Service publish the workers' ports. Two Services cannot have the same node port, so the legacy one goes and

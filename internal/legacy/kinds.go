@@ -155,6 +155,9 @@ func isLegacy(ref Ref) bool {
 	return false
 }
 
+// LabelManagedBy names the operator that made an object.
+const LabelManagedBy = "giantswarm.io/managed-by"
+
 // Labels of the legacy platform, new and old style.
 const (
 	labelCluster       = "giantswarm.io/cluster"

@@ -111,6 +111,10 @@ type Result struct {
 	NotBefore time.Time
 	// Limited means that the run did as much as it was to do at once.
 	Limited bool
+	// Exposed means that etcd needs both control planes where the run rests: the loss of either stops writes.
+	Exposed bool
+	// Replaced is how many workers the run has replaced.
+	Replaced int
 	// Final means that a step was done that cannot be taken back.
 	Final bool
 }
@@ -163,6 +167,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 		return Result{}, err
 	}
 	result = steps(ctx)
+	result.Replaced = e.replaced
 	result.Final = Final(e.Graph, e.Journal.Object)
 	if err := e.close(ctx, result); err != nil {
 		// How the steps ended matters more than that it could not be noted; what was done is looked at again by the next run.
@@ -271,7 +276,7 @@ func (e *Engine) forward(ctx context.Context) Result {
 			if result := e.asked(ctx); result != nil {
 				return *result
 			}
-			if result := e.closed(phase, step); result != nil {
+			if result := e.closed(ctx, phase, step); result != nil {
 				return *result
 			}
 			if done {
@@ -308,7 +313,7 @@ func (e *Engine) beyond(until string) string {
 }
 
 // closed tells which approval is missing for the next step. Who agreed to begin a phase or a step agreed to end it.
-func (e *Engine) closed(phase Phase, step Step) *Result {
+func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 	for _, gate := range []struct {
 		name, before string
 		passed       bool
@@ -326,20 +331,31 @@ func (e *Engine) closed(phase Phase, step Step) *Result {
 	if result := e.soakingWorkers(phase, step); result != nil {
 		return result
 	}
-	return e.shut(phase, step)
+	return e.shut(ctx, phase, step)
 }
 
 // shut asks whether what would begin with a step may begin now. Only where a run can rest is it asked: what has begun is brought to a safe end, whatever the time.
-func (e *Engine) shut(phase Phase, step Step) *Result {
+func (e *Engine) shut(ctx context.Context, phase Phase, step Step) *Result {
 	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
-	if e.opts.Door == nil || e.tried(step) || e.begun(phase) && !start.NoReturn && !start.Node {
+	if e.opts.Door == nil {
+		return nil
+	}
+	changed := slices.ContainsFunc(phase.Steps, func(s Step) bool { return !s.Looks && e.tried(s) })
+	switch {
+	case start.NoReturn && e.tried(step):
+		// Tried and not crossed is not begun.
+		if crossed, err := step.Crossed(ctx, e.Work); err != nil || crossed {
+			return nil // Who cannot tell goes on with what was begun, and the step's own look fails.
+		}
+	case start.NoReturn:
+	case start.Node && e.tried(step), !start.Node && changed:
 		return nil
 	}
 	wait := e.opts.Door(e.Clock.Now(), start)
 	if wait == nil {
 		return nil
 	}
-	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why}
+	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why, Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
 }
 
 // soakingWorkers tells how long a cluster still has to run undisturbed before the next worker is replaced.

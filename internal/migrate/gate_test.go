@@ -43,12 +43,12 @@ func TestAStepThatNeedsAnApprovalWaitsForIt(t *testing.T) {
 	steps := []Step{{ID: "move/one"}, {ID: "move/two", Gate: "final"}}
 	e := &Engine{Clock: clock.RealClock{}, Journal: journalWith("move/one", migrationv1alpha1.StepDone), opts: Options{Approved: []string{"move"}}}
 	phase := Phase{Name: "move", Gate: "move", Steps: steps}
-	require.NotNil(t, e.closed(phase, steps[1]))
-	assert.Equal(t, Result{Outcome: Paused, Message: "step move/two needs the approval final", Gate: "final"}, *e.closed(phase, steps[1]))
+	require.NotNil(t, e.closed(t.Context(), phase, steps[1]))
+	assert.Equal(t, Result{Outcome: Paused, Message: "step move/two needs the approval final", Gate: "final"}, *e.closed(t.Context(), phase, steps[1]))
 	e.opts.Approved = []string{"final"}
-	assert.Nil(t, e.closed(phase, steps[1]))
+	assert.Nil(t, e.closed(t.Context(), phase, steps[1]))
 	e.opts.Approved, e.Journal = nil, journalWith("move/two", migrationv1alpha1.StepFailed)
-	assert.Nil(t, e.closed(phase, steps[1]), "it was begun with an approval")
+	assert.Nil(t, e.closed(t.Context(), phase, steps[1]), "it was begun with an approval")
 }
 
 func journalWith(step string, state migrationv1alpha1.StepState) *Journal {

@@ -30,6 +30,8 @@ type Step struct {
 	Irreversible bool
 	// Crossed says whether an irreversible step that was begun has changed anything; nil means that it may have.
 	Crossed func(ctx context.Context, w *Work) (bool, error)
+	// Looks tells of a step that changes nothing: a run that did only such has not begun its phase.
+	Looks bool
 	// Gate names what has to be approved before the step; empty for nothing.
 	Gate string
 	// Condition of the ClusterMigration that is True while the step is done.
@@ -67,13 +69,15 @@ func Graph(workers ...string) []Phase {
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
 			{
 				ID: stepRecord, Title: "record the originals of everything that will change",
-				Why: "an undo puts back what is recorded here, so it comes before the first change",
-				Act: record, Verify: verifyRecord, Undo: forget,
+				Looks: true,
+				Why:   "an undo puts back what is recorded here, so it comes before the first change",
+				Act:   record, Verify: verifyRecord, Undo: forget,
 			},
 			{
 				ID: stepEvidence, Title: "look at VMs, kubelets and etcd before anything changes",
-				Why: "the untouched proof compares with this",
-				Act: evidence,
+				Looks: true,
+				Why:   "the untouched proof compares with this",
+				Act:   evidence,
 			},
 			{
 				ID: "fence/silence", Title: "pause or hide the objects the legacy operators act on",
@@ -150,13 +154,15 @@ func Graph(workers ...string) []Phase {
 		{Name: plan.PhaseControlPlane, Title: "Replace the legacy control plane", Gate: plan.PhaseControlPlane, Steps: []Step{
 			{
 				ID: "control-plane/well", Title: "see that etcd is one member, and that it is well",
+				Looks:  true,
 				Why:    "what is not well with one member gets worse with two",
 				Before: stillFenced, Act: rolling((*roll.Roller).Well),
 			},
 			{
 				ID: "control-plane/snapshot", Title: "save etcd, and open what was saved",
-				Why: "it is what is left if both members are lost",
-				Act: rolling((*roll.Roller).SaveEtcd),
+				Looks: true,
+				Why:   "it is what is left if both members are lost",
+				Act:   rolling((*roll.Roller).SaveEtcd),
 			},
 			{
 				ID: "control-plane/api-services", Title: "keep a copy of the workload cluster's APIServices",
@@ -270,12 +276,14 @@ func Graph(workers ...string) []Phase {
 		{Name: plan.PhaseFinalize, Title: "Remove what is left of the old platform", Gate: plan.PhaseFinalize, Soaks: stepSettled, Steps: []Step{
 			{
 				ID: "finalize/calm", Title: "see that no legacy machine is left, and that Cluster API would do nothing",
+				Looks:        true,
 				Why:          "what is removed below is what would be needed to look for the cause",
 				Irreversible: true,
 				Before:       finalizing((*finalize.Finalizer).Ready), Act: rolling((*roll.Roller).Calm),
 			},
 			{
 				ID: "finalize/list", Title: "list what goes, and keep the list",
+				Looks:        true,
 				Why:          "a run that goes on knows what belonged to the cluster also when half of it is gone; and nothing goes that is not on it",
 				Irreversible: true,
 				Act:          finalizing((*finalize.Finalizer).List), Verify: finalizing((*finalize.Finalizer).VerifyListed),

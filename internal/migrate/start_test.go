@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -46,6 +47,12 @@ func stepOf(t *testing.T, e *Engine, id string) (Phase, Step) {
 	return Phase{}, Step{}
 }
 
+func closedAt(t *testing.T, e *Engine, id string) *Result {
+	t.Helper()
+	phase, step := stepOf(t, e, id)
+	return e.closed(t.Context(), phase, step)
+}
+
 // TestTheDoorIsAskedWhereARunCanRest and nowhere else: what has begun is brought to a safe end.
 func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 	t.Parallel()
@@ -56,13 +63,14 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 	}}, nil, nil)
 	for _, p := range e.Graph {
 		for _, s := range p.Steps {
-			assert.Nil(t, e.closed(p, s), s.ID)
+			assert.Nil(t, e.closed(t.Context(), p, s), s.ID)
 			e.Journal.step(s.ID).State = migrationv1alpha1.StepDone
 		}
 	}
 	assert.Equal(t, map[string]bool{
-		"fence/record": true, "translate/objects": true, "adopt/machines": true, "control-plane/well": true, "control-plane/leave": true,
-		"workers/w1": true, "workers/w2": true, "workers/w3": true, "finalize/calm": true,
+		"fence/record": true, "fence/evidence": true, "fence/silence": true, "translate/objects": true, "adopt/machines": true,
+		"control-plane/well": true, "control-plane/snapshot": true, "control-plane/api-services": true, "control-plane/leave": true,
+		"workers/w1": true, "workers/w2": true, "workers/w3": true, "finalize/calm": true, "finalize/list": true, "finalize/ingress": true,
 	}, asked)
 
 	shut := func(_ time.Time, _ Start) *Wait { return &Wait{Until: time.Unix(7, 0), Why: "closed"} }
@@ -72,15 +80,16 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 		waits       bool
 	}{
 		{"control-plane/well", nil, nil, true},
-		{"control-plane/attach", []string{"control-plane/well"}, nil, false},
+		{"control-plane/api-services", []string{"control-plane/well"}, []string{"control-plane/snapshot"}, true},
+		{"control-plane/attach", []string{"control-plane/well", "control-plane/api-services"}, nil, false},
 		{"control-plane/leave", []string{"control-plane/well"}, nil, true},
-		{"control-plane/leave", []string{"control-plane/well"}, []string{"control-plane/leave"}, false},
 		{"workers/w2", []string{"workers/w1"}, nil, true},
 		{"workers/w2", []string{"workers/w1"}, []string{"workers/w2"}, false},
 		{"workers/settled", []string{"workers/w1"}, nil, false},
+		{"finalize/ingress", nil, []string{"finalize/calm"}, true},
 	} {
 		e, _ := standing(Options{Approved: Gates(), Door: shut}, test.done, test.begun)
-		result := e.closed(stepOf(t, e, test.step))
+		result := closedAt(t, e, test.step)
 		if !test.waits {
 			assert.Nil(t, result, test.step)
 			continue
@@ -91,44 +100,59 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 	}
 }
 
+// TestAPointOfNoReturnThatWasTriedIsAskedAgain unless it was passed.
+func TestAPointOfNoReturnThatWasTriedIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	for crossed, waits := range map[bool]bool{true: false, false: true} {
+		e, _ := standing(Options{Approved: Gates(), Door: func(time.Time, Start) *Wait { return &Wait{Why: "closed"} }}, []string{"control-plane/api-services"}, []string{"control-plane/leave"})
+		phase, step := stepOf(t, e, "control-plane/leave")
+		step.Crossed = func(context.Context, *Work) (bool, error) { return crossed, nil }
+		result := e.closed(t.Context(), phase, step)
+		assert.Equal(t, waits, result != nil)
+		if result != nil {
+			assert.True(t, result.Exposed, "two members of etcd")
+		}
+	}
+}
+
 func TestWorkersRestInBetween(t *testing.T) {
 	t.Parallel()
 	opts := Options{Approved: Gates(), SoakFirst: 2 * time.Hour, SoakWorkers: 90 * time.Minute}
 	e, clk := standing(opts, []string{"workers/w1"}, nil)
-	result := e.closed(stepOf(t, e, "workers/w2"))
+	result := closedAt(t, e, "workers/w2")
 	require.NotNil(t, result)
 	assert.Equal(t, clk.Now().Add(time.Hour), result.NotBefore, "the first one rests longer")
 	clk.Step(time.Hour)
-	assert.Nil(t, e.closed(stepOf(t, e, "workers/w2")))
+	assert.Nil(t, closedAt(t, e, "workers/w2"))
 
 	e, clk = standing(opts, []string{"workers/w1", "workers/w3"}, nil)
-	result = e.closed(stepOf(t, e, "workers/w2"))
+	result = closedAt(t, e, "workers/w2")
 	require.NotNil(t, result)
 	assert.Equal(t, clk.Now().Add(30*time.Minute), result.NotBefore)
 	e, _ = standing(opts, []string{"workers/w1"}, []string{"workers/w2"})
-	assert.Nil(t, e.closed(stepOf(t, e, "workers/w2")), "what has begun does not rest")
+	assert.Nil(t, closedAt(t, e, "workers/w2"), "what has begun does not rest")
 	e, _ = standing(opts, nil, nil)
-	assert.Nil(t, e.closed(stepOf(t, e, "workers/w1")))
+	assert.Nil(t, closedAt(t, e, "workers/w1"))
 }
 
 func TestARunDoesAsManyWorkersAsItIsTo(t *testing.T) {
 	t.Parallel()
 	e, _ := standing(Options{MaxWorkers: 1, Approved: Gates()}, []string{"workers/w1"}, []string{"workers/w2"})
 	e.replaced = 1
-	assert.Nil(t, e.closed(stepOf(t, e, "workers/w2")), "one that was begun is brought to its end")
-	assert.Nil(t, e.closed(stepOf(t, e, "workers/settled")))
-	result := e.closed(stepOf(t, e, "workers/w3"))
+	assert.Nil(t, closedAt(t, e, "workers/w2"), "one that was begun is brought to its end")
+	assert.Nil(t, closedAt(t, e, "workers/settled"))
+	result := closedAt(t, e, "workers/w3")
 	require.NotNil(t, result)
 	assert.True(t, result.Limited)
 	e.replaced = 0
-	assert.Nil(t, e.closed(stepOf(t, e, "workers/w3")))
+	assert.Nil(t, closedAt(t, e, "workers/w3"))
 }
 
 func TestAnApprovalOnRecordOpensItsGate(t *testing.T) {
 	t.Parallel()
 	e, clk := standing(Options{}, nil, nil)
 	phase, step := stepOf(t, e, "control-plane/well")
-	require.NotNil(t, e.closed(phase, step))
+	require.NotNil(t, e.closed(t.Context(), phase, step))
 	scheme := runtime.NewScheme()
 	require.NoError(t, migrationv1alpha1.AddToScheme(scheme))
 	object := e.Journal.Object
@@ -142,9 +166,9 @@ func TestAnApprovalOnRecordOpensItsGate(t *testing.T) {
 	require.NoError(t, Approve(t.Context(), c, object, agreed))
 	require.Error(t, Approve(t.Context(), c, stale, agreed), "who read it before somebody else changed it reads again")
 	assert.Len(t, object.Spec.Approvals, 1, "of two for the same gate the later one counts")
-	assert.Nil(t, e.closed(phase, step))
+	assert.Nil(t, e.closed(t.Context(), phase, step))
 	clk.Step(time.Hour)
-	require.NotNil(t, e.closed(phase, step), "it has ended")
+	require.NotNil(t, e.closed(t.Context(), phase, step), "it has ended")
 }
 
 func TestWorkersInTheWantedOrder(t *testing.T) {

@@ -104,6 +104,8 @@ type Removal struct {
 	Object legacy.Ref `json:"object"`
 	Stage  Stage      `json:"stage"`
 	Note   string     `json:"note,omitempty"`
+	// ManagedBy is the operator that says that it made the object; empty where none says so.
+	ManagedBy string `json:"managedBy,omitempty"`
 }
 
 // Removals lists the legacy objects of a cluster that go at the end, in the order in which they go: first what leads clients to its machines, because the
@@ -131,7 +133,9 @@ func Removals(c *legacy.Cluster, target string) []Removal {
 	for i := range c.CertConfigs {
 		add(StageConfig, c.CertConfigs[i].Ref, finalizers)
 	}
-	rest(c, func(ref legacy.Ref, note string) { add(StageRest, ref, note) }, target)
+	rest(c, func(ref legacy.Ref, note, managedBy string) {
+		out = append(out, Removal{Object: ref, Stage: StageRest, Note: note, ManagedBy: managedBy})
+	}, target)
 	if c.Namespace != nil {
 		add(StageNamespace, c.Namespace.Ref, "when nothing else is left in it")
 	}
@@ -145,37 +149,38 @@ func Removals(c *legacy.Cluster, target string) []Removal {
 }
 
 // rest lists what the legacy operators made around the VMs. What does not say that it is the cluster's may be anybody's, and is not removed.
-func rest(c *legacy.Cluster, add func(ref legacy.Ref, note string), target string) {
+func rest(c *legacy.Cluster, add func(ref legacy.Ref, note, managedBy string), target string) {
 	for i := range c.ConfigMaps {
 		if legacy.Says(&c.ConfigMaps[i].Object, c.ID) {
-			add(c.ConfigMaps[i].Ref, "")
+			add(c.ConfigMaps[i].Ref, "", c.ConfigMaps[i].Object.Labels[legacy.LabelManagedBy])
 		}
 	}
 	for i := range c.RoleBindings {
-		add(c.RoleBindings[i].Ref, "permissions of the legacy VM pods")
+		add(c.RoleBindings[i].Ref, "permissions of the legacy VM pods", "")
 	}
 	for i := range c.ServiceAccounts {
 		if c.ServiceAccounts[i].Ref.Name == c.ID {
-			add(c.ServiceAccounts[i].Ref, "")
+			add(c.ServiceAccounts[i].Ref, "", "")
 		}
 	}
 	for i := range c.Claims {
 		if legacy.Says(&c.Claims[i].Object, c.ID) {
-			add(c.Claims[i].Ref, "what becomes of the data follows the volume's reclaim policy")
+			add(c.Claims[i].Ref, "what becomes of the data follows the volume's reclaim policy", c.Claims[i].Object.Labels[legacy.LabelManagedBy])
 		}
 	}
 	for _, component := range sorted(c.Certificates) {
-		add(c.Certificates[component].Secret.Ref, "replaced by certificates that kubeadm issues")
+		add(c.Certificates[component].Secret.Ref, "replaced by certificates that kubeadm issues", "")
 	}
 	if c.Encryption != nil {
-		add(c.Encryption.Ref, "the key lives on in Secret "+target+"/"+c.ID+"-encryption-config")
+		add(c.Encryption.Ref, "the key lives on in Secret "+target+"/"+c.ID+"-encryption-config", "")
 	}
 	if c.Kubeconfig != nil {
-		add(c.Kubeconfig.Ref, "Cluster API's is Secret "+target+"/"+c.ID+"-kubeconfig")
+		add(c.Kubeconfig.Ref, "Cluster API's is Secret "+target+"/"+c.ID+"-kubeconfig", c.Kubeconfig.Object.Labels[legacy.LabelManagedBy])
 	}
 	for i := range c.Secrets {
-		if legacy.Says(&c.Secrets[i].Object, c.ID) {
-			add(c.Secrets[i].Ref, "")
+		// Elsewhere a Secret with the cluster's label may be anybody's.
+		if legacy.Says(&c.Secrets[i].Object, c.ID) && c.Secrets[i].Ref.Namespace == c.ID {
+			add(c.Secrets[i].Ref, "", c.Secrets[i].Object.Labels[legacy.LabelManagedBy])
 		}
 	}
 }

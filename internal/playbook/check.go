@@ -54,6 +54,9 @@ func (e *Effective) windowProblems() []problem {
 	if _, err := loadZone(w.TimeZone); err != nil {
 		out = append(out, problem{"spec.windows.timeZone", err.Error()})
 	}
+	if n := len(w.Open) + len(w.Closed); n > mostPeriods {
+		return append(out, problem{"spec.windows", fmt.Sprintf("it has %d periods; there can be %d", n, mostPeriods)})
+	}
 	for i, name := range w.Phases {
 		if !slices.Contains(windowPhases(), name) {
 			out = append(out, problem{fmt.Sprintf("spec.windows.phases[%d]", i), fmt.Sprintf("it is %q; it can be %s", name, strings.Join(windowPhases(), ", "))})
@@ -76,6 +79,9 @@ func (e *Effective) windowProblems() []problem {
 	}
 	return out
 }
+
+// mostPeriods is more than anybody agrees on.
+const mostPeriods = 200
 
 // windowPhases are the phases that can need a window.
 func windowPhases() []string {

@@ -17,7 +17,7 @@ type Start struct {
 	NoReturn, Node bool
 }
 
-// Closed says until when something may not begin, and why.
+// Closed says until when something may not begin, and why; without a time, no window is ever long enough.
 type Closed struct {
 	Until time.Time
 	Why   string
@@ -50,27 +50,29 @@ func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
 	case start.Phase == plan.PhaseControlPlane:
 		reserve = time.Duration(d.windows.ControlPlane)
 	}
-	for at := now; at.Before(now.Add(window.Horizon)); {
-		w, found, err := d.schedule.Next(at)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			break
+	var current, fits *window.Window
+	err := d.schedule.From(now, func(w window.Window) bool {
+		if w.Contains(now) {
+			current = &w
 		}
 		from := w.Start
 		if from.Before(now) {
 			from = now
 		}
-		if w.End.Sub(from) >= reserve && w.End.Sub(from) > 0 {
-			if from.Equal(now) {
-				return nil, nil //nolint:nilnil // open is an ordinary answer
-			}
-			return &Closed{from, d.why(now, start, reserve, w)}, nil
+		if left := w.End.Sub(from); left >= reserve {
+			fits = &window.Window{Start: from, End: w.End}
 		}
-		at = w.End
+		return fits == nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case fits == nil:
+		return &Closed{Why: fmt.Sprintf("no window of the next two years is long enough for %s, which needs %s", start.what(), reserve)}, nil
+	case fits.Start.Equal(now):
+		return nil, nil //nolint:nilnil // open is an ordinary answer
 	}
-	return &Closed{now.Add(window.Horizon), fmt.Sprintf("no window of the next two years is long enough for %s, which needs %s", start.what(), reserve)}, nil
+	return &Closed{fits.Start, d.why(start, reserve, current, fits)}, nil
 }
 
 func (s Start) what() string {
@@ -84,10 +86,9 @@ func (s Start) what() string {
 	}
 }
 
-func (d *Door) why(now time.Time, start Start, reserve time.Duration, next window.Window) string {
-	current, found, err := d.schedule.Next(now)
+func (d *Door) why(start Start, reserve time.Duration, current, next *window.Window) string {
 	local := func(t time.Time) string { return t.In(d.schedule.Zone).Format("Mon 2006-01-02 15:04 MST") }
-	if err == nil && found && current.Contains(now) {
+	if current != nil {
 		return fmt.Sprintf("%s needs %s, and the window ends at %s; the next one begins at %s", start.what(), reserve, local(current.End), local(next.Start))
 	}
 	return fmt.Sprintf("no window is open for %s; the next one begins at %s", start.what(), local(next.Start))

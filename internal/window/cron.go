@@ -55,7 +55,7 @@ func ParseCron(text string) (Cron, error) {
 		}
 		sets[i] = set
 	}
-	c := Cron{sets[0], sets[1], sets[2], sets[3], sets[4], parts[2] == "*", parts[4] == "*"}
+	c := Cron{sets[0], sets[1], sets[2], sets[3], sets[4], strings.HasPrefix(parts[2], "*"), strings.HasPrefix(parts[4], "*")}
 	if c.weekdays&(1<<7) != 0 {
 		c.weekdays |= 1
 	}
@@ -112,6 +112,9 @@ func (f field) value(text string) (int, error) {
 	}
 	return n, nil
 }
+
+// perDay is how often it begins on a day.
+func (c Cron) perDay() int { return bits.OnesCount64(c.hours) * bits.OnesCount64(c.minutes) }
 
 func (c Cron) onDay(day time.Time) bool {
 	if c.months&(1<<day.Month()) == 0 {

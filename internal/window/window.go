@@ -58,23 +58,85 @@ func ParseRule(text string) (Rule, error) {
 	case len(option.Byhour) != 1 || len(option.Byminute) != 1 || len(option.Bysecond) != 0:
 		return Rule{}, fmt.Errorf("the rule %q: it needs one BYHOUR and one BYMINUTE, and no BYSECOND", text)
 	}
+	if err := sane(option); err != nil {
+		return Rule{}, fmt.Errorf("the rule %q: %w", text, err)
+	}
 	option.Bysecond = []int{0}
-	return Rule{*option}, nil
+	r := Rule{*option}
+	if err := r.happens(); err != nil {
+		return Rule{}, fmt.Errorf("the rule %q: %w", text, err)
+	}
+	return r, nil
+}
+
+// maxInterval is more than any maintenance needs; the library counts on from far larger ones for ever.
+const maxInterval = 100
+
+// sane refuses what the library panics on or takes for something else.
+func sane(option *rrule.ROption) error {
+	if len(option.Byeaster) > 0 {
+		return errors.New("BYEASTER is not supported")
+	}
+	if option.Interval < 0 || option.Interval > maxInterval {
+		return fmt.Errorf("INTERVAL can be 1 to %d", maxInterval)
+	}
+	for _, day := range option.Byweekday {
+		if n := day.N(); n != 0 && (option.Freq != rrule.MONTHLY || n < -5 || n > 5) {
+			return errors.New("a number before a day of BYDAY is possible with FREQ=MONTHLY, from -5 to 5")
+		}
+	}
+	option.Dtstart = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	defer func() { option.Dtstart = time.Time{} }()
+	_, err := rrule.NewRRule(*option)
+	return err
+}
+
+// happens wants a rule to happen at all within the years after which the calendar repeats its weekdays and leap days. The library would go on looking for ever.
+func (r Rule) happens() error {
+	option := r.option
+	option.Dtstart = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	option.Until = option.Dtstart.AddDate(28, 0, 0)
+	made, err := rrule.NewRRule(option)
+	if err == nil && made.After(option.Dtstart, true).IsZero() {
+		err = errors.New("it never happens")
+	}
+	return err
+}
+
+// anchored is the rule with what its first day implies written down: of one that names no day, the library takes it from where it begins to count.
+func (r Rule) anchored(start time.Time) rrule.ROption {
+	o := r.option
+	o.Dtstart = start
+	if len(o.Byweekno)+len(o.Byyearday)+len(o.Bymonthday)+len(o.Byweekday) > 0 {
+		return o
+	}
+	switch o.Freq { //nolint:exhaustive // ParseRule takes no others
+	case rrule.YEARLY:
+		if len(o.Bymonth) == 0 {
+			o.Bymonth = []int{int(start.Month())}
+		}
+		o.Bymonthday = []int{start.Day()}
+	case rrule.MONTHLY:
+		o.Bymonthday = []int{start.Day()}
+	case rrule.WEEKLY:
+		o.Byweekday = []rrule.Weekday{[]rrule.Weekday{rrule.SU, rrule.MO, rrule.TU, rrule.WE, rrule.TH, rrule.FR, rrule.SA}[start.Weekday()]}
+	}
+	return o
 }
 
 // between calls do for every time of the rule, from a day to another one.
 func (r Rule) between(start, from, to time.Time, do func(Local)) error {
-	option := r.option
-	option.Dtstart = start
+	option := r.anchored(start)
 	// The library makes every time since the start; what lies far back is left out, where that changes nothing.
-	if option.Interval <= 1 && from.After(start) {
+	if option.Interval <= 1 && len(option.Bysetpos) == 0 && from.After(start) {
 		option.Dtstart = from
 	}
+	option.Until = to.AddDate(0, 0, 1).Add(-time.Second)
 	made, err := rrule.NewRRule(option)
 	if err != nil {
 		return fmt.Errorf("the rule %s: %w", option.RRuleString(), err)
 	}
-	for _, t := range made.Between(from, to.AddDate(0, 0, 1), true) {
+	for _, t := range made.Between(from, option.Until, true) {
 		do(localOf(t))
 	}
 	return nil
@@ -92,7 +154,11 @@ var (
 	ErrDuration = errors.New("it needs a duration of more than nothing, and of 31 days at most")
 	ErrOneOf    = errors.New("it needs one of cron, rrule, and from with to")
 	ErrOrder    = errors.New("it ends before it begins")
+	ErrOften    = errors.New("it begins more than 24 times a day")
 )
+
+// mostPerDay is how often a recurrence may begin on a day.
+const mostPerDay = 24
 
 // MaxDuration is the longest opening that recurs: longer ones are meant as one that happens once.
 const MaxDuration = 31 * 24 * time.Hour
@@ -112,6 +178,8 @@ func (p *Period) Check() error {
 		return ErrOrder
 	case p.From == nil && (p.Duration <= 0 || p.Duration > MaxDuration):
 		return ErrDuration
+	case p.Cron != nil && p.Cron.perDay() > mostPerDay:
+		return ErrOften
 	case p.Since != nil && p.Until != nil && p.Until.floating().Before(p.Since.floating()):
 		return ErrOrder
 	}
@@ -253,17 +321,52 @@ const look = 32 * 24 * time.Hour
 
 // Next returns the window that an instant lies in, with its real start and end, or the first one after it; false when there is none within the Horizon.
 func (s *Schedule) Next(t time.Time) (Window, bool, error) {
+	var next Window
+	found := false
+	err := s.From(t, func(w Window) bool {
+		next, found = w, true
+		return false
+	})
+	return next, found, err
+}
+
+// From calls do for the window that an instant lies in and for those after it, whole and in their order, until do returns false or the Horizon is reached.
+func (s *Schedule) From(t time.Time, do func(Window) bool) error {
 	for from := t; from.Before(t.Add(Horizon)); from = from.Add(look) {
-		// Far enough to both sides that what is found is whole.
 		found, err := s.Between(from.Add(-MaxDuration), from.Add(look+MaxDuration))
 		if err != nil {
-			return Window{}, false, err
+			return err
 		}
 		for _, w := range found {
-			if w.End.After(t) {
-				return w, true, nil
+			// Each belongs to the stretch that it begins in; the one that is open already to the first.
+			if !w.End.After(t) || !w.Start.Before(from.Add(look)) || w.Start.Before(from) && !from.Equal(t) {
+				continue
+			}
+			if w, err = s.whole(w, from.Add(-MaxDuration), from.Add(look+MaxDuration)); err != nil {
+				return err
+			}
+			if !do(w) {
+				return nil
 			}
 		}
 	}
-	return Window{}, false, nil
+	return nil
+}
+
+// whole looks further to both sides for as long as a window reaches to where was looked.
+func (s *Schedule) whole(w Window, from, to time.Time) (Window, error) {
+	inside := w.Start
+	for reach := look; (w.Start.Equal(from) || w.End.Equal(to)) && reach <= Horizon; reach *= 2 {
+		from, to = from.Add(-reach), to.Add(reach)
+		found, err := s.Between(from, to)
+		if err != nil {
+			return w, err
+		}
+		for _, wider := range found {
+			if wider.Contains(inside) {
+				w = wider
+			}
+		}
+	}
+	return w, nil
 }

@@ -198,6 +198,27 @@ func TestWindows(t *testing.T) {
 			"2026-11-08T00:00:00Z", "2026-12-06T00:00:00Z",
 			[]string{"2026-11-21T01:00:00Z/2026-11-21T02:00:00Z", "2026-12-05T01:00:00Z/2026-12-05T02:00:00Z"},
 		},
+		"a rule takes its day from its start": {
+			"UTC",
+			[]Period{{Name: "n", Rule: rule(t, "FREQ=WEEKLY;BYHOUR=22;BYMINUTE=0"), Duration: time.Hour, Since: local(t, "2026-11-07")}},
+			nil,
+			"2027-03-01T00:00:00Z", "2027-03-10T00:00:00Z",
+			[]string{"2027-03-06T22:00:00Z/2027-03-06T23:00:00Z"},
+		},
+		"the last day is the last": {
+			"UTC",
+			[]Period{{Name: "n", Rule: rule(t, "FREQ=DAILY;BYHOUR=0;BYMINUTE=0"), Duration: time.Hour, Until: local(t, "2027-03-30")}},
+			nil,
+			"2027-03-30T00:00:00Z", "2027-04-10T00:00:00Z",
+			[]string{"2027-03-30T00:00:00Z/2027-03-30T01:00:00Z"},
+		},
+		"a step is no restriction of the day": {
+			"UTC",
+			[]Period{{Name: "n", Cron: cron(t, "0 22 */2 * SUN"), Duration: time.Hour}},
+			nil,
+			"2026-11-20T00:00:00Z", "2026-12-01T00:00:00Z",
+			[]string{"2026-11-29T22:00:00Z/2026-11-29T23:00:00Z"},
+		},
 		"openings that overlap are one": {"UTC", []Period{
 			{Name: "a", From: local(t, "2026-12-05T20:00"), To: local(t, "2026-12-05T23:00")},
 			{Name: "b", From: local(t, "2026-12-05T22:00"), To: local(t, "2026-12-06T02:00")},
@@ -251,17 +272,40 @@ func TestNext(t *testing.T) {
 	assert.False(t, found, "an end is not part of it: %v", after)
 }
 
+// TestNextIsWhole also when a window is longer than what is looked at, or reaches out of it.
+func TestNextIsWhole(t *testing.T) {
+	t.Parallel()
+	long := Schedule{Zone: time.UTC, Open: []Period{{Name: "long", From: local(t, "2026-01-01"), To: local(t, "2026-12-01")}}}
+	for _, text := range []string{"2025-06-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z", "2026-11-30T23:59:00Z"} {
+		w, found, err := long.Next(at(t, text))
+		require.NoError(t, err)
+		require.True(t, found)
+		assert.Equal(t, "2026-01-01T00:00:00Z/2026-12-01T00:00:00Z", w.Start.Format(time.RFC3339)+"/"+w.End.Format(time.RFC3339), text)
+	}
+	edge := Schedule{Zone: time.UTC, Open: []Period{{Name: "n", From: local(t, "2026-12-02T22:00"), To: local(t, "2026-12-03T06:00")}}}
+	for day := at(t, "2026-08-01T00:00:00Z"); day.Before(at(t, "2026-12-03T00:00:00Z")); day = day.AddDate(0, 0, 1) {
+		var all []Window
+		require.NoError(t, edge.From(day, func(w Window) bool {
+			all = append(all, w)
+			return true
+		}))
+		require.Len(t, all, 1, day)
+		assert.Equal(t, "2026-12-03T06:00:00Z", all[0].End.Format(time.RFC3339))
+	}
+}
+
 func TestWhatIsNoRecurrenceIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "* * * *", "* * * * * *", "60 * * * *", "* * * * 8", "5-1 * * * *", "*/0 * * * *", "@daily", "TZ=UTC * * * * *", "a * * * *", "1,,2 * * * *", "-1 * * * *"} {
 		_, err := ParseCron(text)
 		require.Error(t, err, text)
 	}
-	for _, text := range []string{"", "FREQ=HOURLY", "FREQ=DAILY", "FREQ=DAILY;BYHOUR=1;BYMINUTE=0;COUNT=3", "FREQ=DAILY;BYHOUR=1,2;BYMINUTE=0", "FREQ=WEEKLY;BYHOUR=99;BYMINUTE=0", "nonsense"} {
-		r, err := ParseRule(text)
-		if err == nil {
-			err = r.between(time.Unix(0, 0).UTC(), time.Unix(0, 0).UTC(), time.Unix(0, 0).UTC().AddDate(1, 0, 0), func(Local) {})
-		}
+	for _, text := range []string{
+		"", "FREQ=HOURLY", "FREQ=DAILY", "FREQ=DAILY;BYHOUR=1;BYMINUTE=0;COUNT=3", "FREQ=DAILY;BYHOUR=1,2;BYMINUTE=0", "FREQ=WEEKLY;BYHOUR=99;BYMINUTE=0", "nonsense",
+		"FREQ=YEARLY;BYEASTER=400;BYHOUR=0;BYMINUTE=0", "FREQ=MONTHLY;BYDAY=-6MO;BYHOUR=0;BYMINUTE=0", "FREQ=WEEKLY;BYDAY=2TU;BYHOUR=0;BYMINUTE=0",
+		"FREQ=YEARLY;INTERVAL=9223372036854775807;BYHOUR=0;BYMINUTE=0", "FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;BYHOUR=0;BYMINUTE=0",
+	} {
+		_, err := ParseRule(text)
 		require.Error(t, err, text)
 	}
 	for name, p := range map[string]Period{
@@ -270,6 +314,7 @@ func TestWhatIsNoRecurrenceIsRefused(t *testing.T) {
 		"no end":         {From: local(t, "2026-01-01")},
 		"backwards":      {From: local(t, "2026-01-02"), To: local(t, "2026-01-01")},
 		"no duration":    {Cron: cron(t, "0 0 * * *")},
+		"too often":      {Cron: cron(t, "*/30 * * * *"), Duration: time.Minute},
 		"a year":         {Cron: cron(t, "0 0 * * *"), Duration: 366 * 24 * time.Hour},
 		"until too soon": {Cron: cron(t, "0 0 * * *"), Duration: time.Hour, Since: local(t, "2026-01-02"), Until: local(t, "2026-01-01")},
 	} {
