@@ -268,10 +268,10 @@ func (s *session) playbookSchemaCommand() *cobra.Command {
 // runBy runs as flags and playbook say.
 func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 	o.given = cmd.Flags().Changed
-	if len(o.book) == 0 && len(o.sets) == 0 {
+	if !o.examine.hasBook() {
 		return s.run(cmd.Context(), o, id)
 	}
-	e, err := readBook(o.book, o.sets)
+	e, err := readBook(o.examine.bookFiles, o.examine.sets)
 	if err != nil {
 		return err
 	}
@@ -304,24 +304,30 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 			take()
 		}
 	}
-	o.examine.book = Decisions{Answers: map[string]finding.Answer{}}
-	for _, d := range spec.Decisions {
-		o.examine.book.Answers[d.Field] = finding.Answer{Value: d.Value, Reason: d.Reason}
+	return nil
+}
+
+// said are the answers and acceptances of a playbook.
+func said(e *playbook.Effective) (Decisions, error) {
+	out := Decisions{Answers: map[string]finding.Answer{}}
+	for _, d := range e.Spec.Decisions {
+		out.Answers[d.Field] = finding.Answer{Value: d.Value, Reason: d.Reason}
 	}
-	for _, a := range spec.Accept {
+	zone := time.UTC
+	if e.Spec.Windows != nil {
+		var err error
+		if zone, err = time.LoadLocation(e.Spec.Windows.TimeZone); err != nil {
+			return out, fmt.Errorf("the time zone of the windows: %w", err)
+		}
+	}
+	for _, a := range e.Spec.Accept {
 		waiver := check.Accepted{ID: a.Check, Reason: a.Reason}
 		if a.Until.Value != nil {
-			zone := time.UTC
-			if spec.Windows != nil {
-				if zone, err = time.LoadLocation(spec.Windows.TimeZone); err != nil {
-					return fmt.Errorf("the time zone of the windows: %w", err)
-				}
-			}
 			waiver.Until = new(a.Until.End().In(zone))
 		}
-		o.examine.book.Accept = append(o.examine.book.Accept, waiver)
+		out.Accept = append(out.Accept, waiver)
 	}
-	return nil
+	return out, nil
 }
 
 // doorOf asks the playbook's windows for the engine.

@@ -95,3 +95,33 @@ func TestAWaitEndsWithItsTimeOrWithCtrlC(t *testing.T) {
 	stop()
 	assert.False(t, <-woken)
 }
+
+// TestAPlanIsMadeWithThePlaybook that the run will follow, so that a reviewer sees the same answers.
+func TestAPlanIsMadeWithThePlaybook(t *testing.T) {
+	t.Parallel()
+	from := filepath.Join(fixture(t, "al9qy"), "input")
+	answered := book(t, "  decisions: [{field: TRN-DOCKER-001, value: drop, reason: unused}]\n  accept: [{check: CHK-CP-001, reason: CHG-4711, until: 2026-12-31}]\n")
+	type planned struct {
+		Findings []struct{ ID, Severity string }
+		Status   struct{ BlockedBy []string }
+		Accepted []struct{ ID, Reason string }
+	}
+	read := func(args ...string) (p planned) {
+		got := run(t, append([]string{"plan", "--from", from, "-o", "json"}, args...)...)
+		require.Equal(t, CodeOK, got.code, got.stderr)
+		require.NoError(t, json.Unmarshal([]byte(got.stdout), &p))
+		return p
+	}
+	assert.Subset(t, read().Status.BlockedBy, []string{"CHK-CP-001", "TRN-DOCKER-001"})
+	with := read("--playbook", answered)
+	assert.NotContains(t, with.Status.BlockedBy, "TRN-DOCKER-001")
+	assert.NotContains(t, with.Status.BlockedBy, "CHK-CP-001")
+	require.Len(t, with.Accepted, 1)
+	assert.Equal(t, "CHG-4711", with.Accepted[0].Reason)
+	nearer := read("--playbook", answered, "--accept", "CHK-CP-001=said here")
+	require.Len(t, nearer.Accepted, 1)
+	assert.Equal(t, "said here", nearer.Accepted[0].Reason)
+	got := run(t, "check", "--from", from, "--playbook", book(t, "  decisions: [{field: TRN-DOCKER-001}]\n"))
+	assert.Equal(t, CodeUsage, got.code)
+	assert.Contains(t, got.stderr, "spec.decisions[0].reason: it is missing")
+}

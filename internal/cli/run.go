@@ -67,9 +67,8 @@ type runOptions struct {
 	first []string
 	limit int
 	surge int64
-	// book are the files of a playbook, sets single values of it, and wait has the run stay until its time comes.
-	book, sets []string
-	wait       bool
+	// wait has the run stay until its time comes.
+	wait bool
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
 	door                   *playbook.Door
 	soakFirst, soakWorkers time.Duration
@@ -132,8 +131,6 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other")
-	cmd.Flags().StringArrayVar(&o.book, "playbook", nil, "file with a playbook: windows, soak times, order, answers; repeatable, later ones over earlier ones, and flags over both")
-	cmd.Flags().StringArrayVar(&o.sets, "set", nil, "one value of the playbook: spec.soak.perWorker=5m; repeatable")
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens or a soak time is over, and go on, instead of ending with exit code 4")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
@@ -793,8 +790,8 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 	if o.examine.targetNamespace != "" {
 		again, back = again+" --target-namespace "+o.examine.targetNamespace, back+" --target-namespace "+o.examine.targetNamespace
 	}
-	if len(o.book) > 0 {
-		again += " --playbook " + strings.Join(o.book, " --playbook ")
+	if files := o.examine.bookFiles; len(files) > 0 {
+		again += " --playbook " + strings.Join(files, " --playbook ")
 	}
 	if replacesMachines(o.until) {
 		back += " --to " + plan.PhaseAdopt
