@@ -131,18 +131,23 @@ func (x *takeover) assertFinal(workers int) {
 	assert.Equal(x, migrationv1alpha1.StateReached, object.Status.State)
 }
 
-// TestKilledWhileFinalizing kills the program after every change of the phase, where the cluster has a network that its operator has to remove.
-func TestKilledWhileFinalizing(t *testing.T) {
+// TestKilledBehindThePointOfNoReturn kills the program after every change of the last two phases, with new workers that come together, and a network that its
+// operator has to remove.
+func TestKilledBehindThePointOfNoReturn(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "lazarus", 1)
-	code, _, said := x.rollWorkers(t.Context())
+	x := newTakeover(t, "lazarus", 2)
+	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
+	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
+		return x.rollWorkers(ctx, append(more, "--surge", "2")...)
+	}, cli.CodeOK)
+	x.assertRolled(2)
 	network := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "flannel-network-" + x.o.c.ID}}
 	require.NoError(t, x.management.Create(t.Context(), network))
 	ended := x.flannelOperator()
 	x.o.untilDone(t, 1, changes, x.finalize, cli.CodeOK)
 	require.NoError(t, <-ended)
-	x.assertFinal(1)
+	x.assertFinal(2)
 	err := x.management.Get(t.Context(), client.ObjectKeyFromObject(network), network)
 	assert.True(t, apierrors.IsNotFound(err) || network.DeletionTimestamp != nil, "the operator has removed the network")
 }

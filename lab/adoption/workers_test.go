@@ -91,15 +91,3 @@ func (x *takeover) assertRolled(workers int) {
 	require.NoError(x, x.management.List(x.Context(), pods, client.InNamespace(x.o.c.ID)))
 	assert.Empty(x, pods.Items, "no legacy VM runs")
 }
-
-// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together.
-func TestKilledWhileWorkersAreReplaced(t *testing.T) {
-	t.Parallel()
-	x := newTakeover(t, "sisyphus", 2)
-	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
-	require.Equal(t, cli.CodeOK, code, said)
-	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-		return x.rollWorkers(ctx, append(more, "--surge", "2")...)
-	}, cli.CodeOK)
-	x.assertRolled(2)
-}
