@@ -96,6 +96,12 @@ e2e-adopt: setup lab ## take a running legacy cluster of real virtual machines o
 	bin/lab image build legacy
 	cd lab && go test -tags e2e ./e2e -run TestAdopt -count=1 -timeout 150m -v -args -workers $(or $(WORKERS),1)
 
+.PHONY: e2e
+e2e: setup lab ## take a running legacy cluster of real virtual machines through all phases; root, QEMU and up to two hours without KVM
+	bin/lab image build legacy
+	bin/lab image build next
+	cd lab && go test -tags e2e ./e2e -run TestMigration -count=1 -timeout 170m -v -args -workers $(or $(WORKERS),1)
+
 .PHONY: check
 check: lint verify test ## everything a reviewer expects
 

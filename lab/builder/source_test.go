@@ -40,6 +40,15 @@ replace (
 	assert.NotContains(t, mod, "./staging")
 }
 
+func TestAStagingModuleThatWasNeverPublishedIsTheOneBefore(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{"k8s.io/kube-controller-manager": "v0.22.16", "k8s.io/kube-scheduler": "v0.22.17"} {
+		got, ok := kubernetesSource("v1.22.17").sibling(path)
+		assert.True(t, ok, path)
+		assert.Equal(t, want, got, path)
+	}
+}
+
 func TestBuildModuleRefusesGarbage(t *testing.T) {
 	t.Parallel()
 	_, err := buildModule(clusterAPISource("v1.14.2"), []byte("not a go.mod"))

@@ -23,28 +23,29 @@ func newImage(e *env) *cobra.Command {
 
 func newImageBuild(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "build [legacy]",
-		Short: "Build the guest image, unless the cache has it",
+		Use:   "build [legacy|next]",
+		Short: "Build a guest image, unless the cache has it",
 		Long: `build makes a guest image of Debian packages and the components of "lab build"
 and keeps it in the cache ($LAB_CACHE/images). It needs root, debootstrap and
 the archives that this machine gets its own packages from.
 
 "build legacy" makes the image for the virtual machines of a legacy cluster:
 Docker, Kubernetes 1.21 and etcd 3.5. Compiling those takes a quarter of an hour
-the first time.`,
-		Example:   "  lab image build\n  lab image build legacy",
+the first time. "build next" makes the one for the machines that replace them:
+containerd, kubeadm and Kubernetes 1.22.`,
+		Example:   "  lab image build\n  lab image build legacy\n  lab image build next",
 		Args:      usageArgs(cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs)),
-		ValidArgs: []string{"legacy"},
+		ValidArgs: []string{"legacy", "next"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := guest.New(guest.Options{Out: e.Err})
 			if err != nil {
 				return err
 			}
-			recipe := guest.Default()
+			recipe := guest.Default
 			if len(args) > 0 {
-				recipe = legacyguest.Recipe()
+				recipe = map[string]func() guest.Recipe{"legacy": legacyguest.Recipe, "next": legacyguest.Next}[args[0]]
 			}
-			dir, err := b.Ensure(cmd.Context(), recipe)
+			dir, err := b.Ensure(cmd.Context(), recipe())
 			if err != nil {
 				return err
 			}
@@ -63,7 +64,7 @@ func newImageList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			images, err := b.List(guest.Default(), legacyguest.Recipe())
+			images, err := b.List(guest.Default(), legacyguest.Recipe(), legacyguest.Next())
 			if err != nil {
 				return err
 			}

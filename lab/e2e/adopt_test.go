@@ -39,9 +39,9 @@ func TestAdopt(t *testing.T) {
 		{"a legacy cluster boots", w.legacyBoots},
 		{"its workloads run", w.legacyWorkloadsRun},
 		{"its etcd is saved", w.etcdIsSaved},
-		{"it is adopted while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "adopt", w.isAdopted) }},
+		{"it is adopted while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "adopt", w.workloadAt(ctx), w.isAdopted) }},
 		{"the proof holds", w.proofHolds},
-		{"it is given back while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "rollback", w.isGivenBack) }},
+		{"it is given back while a workload is asked", func(ctx context.Context) { w.whileAsked(ctx, "rollback", w.workloadAt(ctx), w.isGivenBack) }},
 		{"its operators manage it again", w.operatorsAct},
 		{"the proof holds after it was given back", w.proofHolds},
 		{"a run is killed, and another one goes on", w.killedRunGoesOn},
@@ -193,12 +193,26 @@ type answers struct {
 	DurationHistogram struct{ Max float64 }
 }
 
-// whileAsked does something while a workload is asked twenty times a second: at a port of a machine, from the management cluster's network.
-// Every request has to be answered.
-func (w *world) whileAsked(ctx context.Context, name string, do func(context.Context)) {
+// question is what is asked again and again.
+type question struct {
+	url       string
+	perSecond int
+	askers    int
+}
+
+// workloadAt is the customer's workload, at a port of a machine.
+func (w *world) workloadAt(ctx context.Context) question {
+	w.t.Helper()
+	return question{url: "http://" + w.lastMachine(ctx).IP + ":30080/", perSecond: 20, askers: 10}
+}
+
+// whileAsked does something while a question is asked from the management cluster's network, each time over a new connection. Every one has to be
+// answered.
+func (w *world) whileAsked(ctx context.Context, name string, q question, do func(context.Context)) {
 	w.t.Helper()
 	file := filepath.Join(w.work, name+".answers.json")
-	argv := w.inside(w.fortio, "load", "-qps", "20", "-c", "10", "-keepalive=false", "-t", "0", "-timeout", "30s", "-json", file, "http://"+w.lastMachine(ctx).IP+":30080/")
+	argv := w.inside(w.fortio, "load", "-qps", strconv.Itoa(q.perSecond), "-c", strconv.Itoa(q.askers), "-k", "-keepalive=false", "-t", "0", "-timeout", "30s",
+		"-json", file, q.url)
 	asker := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer
 	asker.Stdout, asker.Stderr = &said, &said

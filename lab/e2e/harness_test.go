@@ -39,6 +39,8 @@ type world struct {
 
 	mu   sync.Mutex
 	told io.Writer
+	// notes are what has to survive a migration.
+	notes noted
 	// watch notes when Machines got their bootstrap data.
 	watch *stopwatch
 }

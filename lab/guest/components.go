@@ -18,9 +18,10 @@ const (
 
 // Names of the components that only guests need.
 const (
-	crictl     = "crictl"
 	flannel    = "flanneld"
 	flannelCNI = "flannel-cni"
+	// Crictl is what kubeadm's checks ask for.
+	Crictl = "crictl"
 	// Ignition, Pause and Echo are needed by every image.
 	Ignition = "ignition"
 	Pause    = "pause"
@@ -56,7 +57,7 @@ func Components() []builder.Component {
 	flannelModule := builder.Source{Module: "github.com/flannel-io/flannel", Version: flannelVersion}
 	return append(components,
 		builder.Component{
-			Name: crictl, Version: criToolsVersion,
+			Name: Crictl, Version: criToolsVersion,
 			Source:     builder.Source{Module: "sigs.k8s.io/cri-tools", Version: criToolsVersion},
 			Package:    "sigs.k8s.io/cri-tools/cmd/crictl",
 			LinkerVars: map[string]string{"sigs.k8s.io/cri-tools/pkg/version.Version": criToolsVersion},

@@ -103,11 +103,24 @@ func defaultParts() Parts {
 		Components: Components(),
 		Programs: map[string]string{
 			"usr/bin/kubelet": builder.Kubelet, "usr/bin/kubeadm": builder.Kubeadm, "usr/bin/kubectl": builder.Kubectl,
-			"usr/bin/crictl": crictl, "usr/lib/ignition/ignition": Ignition,
+			"usr/bin/crictl": Crictl, "usr/lib/ignition/ignition": Ignition,
 		},
 		Images: containerImages(),
 		Setup:  setupScript,
 	}
+}
+
+// OwnFiles are the paths of the files that the lab's own machines have, for [Parts.Shared].
+func OwnFiles() []string {
+	var all []string
+	err := Parts{Files: rootFiles}.walk(func(path string, _ []byte) error {
+		all = append(all, strings.TrimPrefix(path, "files/"))
+		return nil
+	})
+	if err != nil {
+		panic(err) // They are part of the program.
+	}
+	return all
 }
 
 // Default is the recipe of the image of the lab's own machines: Debian 12 with the Kubernetes of the builder.

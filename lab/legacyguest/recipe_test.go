@@ -52,19 +52,40 @@ func TestEveryImageOfTheBootstrapDataIsPreloaded(t *testing.T) {
 
 func TestEveryProgramIsAComponent(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{}
-	for _, c := range components() {
-		assert.False(t, known[c.Name], "component %s is listed once", c.Name)
-		known[c.Name] = true
-	}
-	for _, i := range images() {
-		for _, component := range i.Programs {
-			assert.True(t, known[component], "%s of %s", component, i.Ref)
+	for _, r := range []guest.Recipe{Recipe(), Next()} {
+		known := map[string]bool{}
+		for _, c := range r.Parts.Components {
+			assert.False(t, known[c.Name], "%s: component %s is listed once", r.Name, c.Name)
+			known[c.Name] = true
+		}
+		for _, i := range r.Parts.Images {
+			for _, component := range i.Programs {
+				assert.True(t, known[component], "%s: %s of %s", r.Name, component, i.Ref)
+			}
+		}
+		for where, component := range r.Parts.Programs {
+			assert.True(t, known[component], "%s: %s at %s", r.Name, component, where)
 		}
 	}
-	for where, component := range Recipe().Parts.Programs {
-		assert.True(t, known[component], "%s at %s", component, where)
+}
+
+func TestAMachineThatReplacesALegacyOneRunsItsDaemonSets(t *testing.T) {
+	t.Parallel()
+	have := map[string]guest.ContainerImage{}
+	for _, i := range Next().Parts.Images {
+		have[i.Ref] = i
 	}
+	for _, ref := range []string{
+		"docker.io/giantswarm/kube-proxy:v1.21.5", "docker.io/giantswarm/node:v3.20.1", "docker.io/giantswarm/cni:v3.20.1", guest.EchoImage,
+		"registry.k8s.io/kube-apiserver:v1.22.17", "registry.k8s.io/etcd:3.5.0-0", "registry.k8s.io/pause:3.5",
+	} {
+		assert.Contains(t, have, ref)
+	}
+	for ref := range have {
+		assert.NotContains(t, ref, "giantswarm/kube-apiserver", "nothing of the legacy control plane")
+		assert.NotContains(t, ref, "giantswarm/etcd", "nothing of the legacy control plane")
+	}
+	assert.Contains(t, Next().Parts.Shared, "etc/cloud/cloud.cfg")
 }
 
 func TestDigestCoversTheParts(t *testing.T) {

@@ -1,0 +1,236 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
+)
+
+// organization is the namespace of the cluster's objects.
+const organization = "org-acme"
+
+// TestMigration takes a running legacy cluster through all phases: at its end it is a Cluster API cluster like any other.
+func TestMigration(t *testing.T) {
+	w := newWorld(t)
+	w.walk(t.Context(), t, []step{
+		{"a lab with room for three more machines starts", func(ctx context.Context) { w.startLab(ctx, 5, "--provider") }},
+		{"a legacy cluster boots", w.legacyBoots},
+		{"its workloads run", w.legacyWorkloadsRun},
+		{"what it holds is noted", w.contentsAreNoted},
+		{"it is adopted", w.isAdopted},
+		{"a new control plane joins and is taken back", w.controlPlaneComesAndGoes},
+		{"its control plane is replaced while its API is asked", func(ctx context.Context) { w.whileAsked(ctx, "control-plane", w.apiByName(ctx), w.controlPlaneMoves) }},
+		{"everything is there", w.contentsAreThere},
+		{"its workers are replaced", w.workersMove},
+		{"everything is there with new workers", w.contentsAreThere},
+		{"it is finalized", w.isFinalized},
+		{"it is a cluster like any other", w.isOrdinary},
+		{"everything is there at the end", w.contentsAreThere},
+		{"the lab ends and nothing is left", w.labEnds},
+	})
+}
+
+// apiByName is the API server behind the cluster's old name, asked for something that everybody may know. A handshake costs an emulated machine a
+// good part of its time, so it is asked less often than a real one could be.
+func (w *world) apiByName(context.Context) question {
+	w.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", w.workload())
+	require.NoError(w.t, err)
+	return question{url: config.Host + "/version", perSecond: 2, askers: 2}
+}
+
+// migrates runs migrate up to a phase; it may be done already.
+func (w *world) migrates(ctx context.Context, until string, more ...string) history.RunReport {
+	w.t.Helper()
+	args := append(w.runArguments("--until", until, "--patience", "1h", "-o", "json", "-o", "html="+filepath.Join(w.work, until+".html"), "-o", "wide="+filepath.Join(w.work, until+".txt")), more...)
+	code, out := w.tryMigrate(ctx, args...)
+	require.Equal(w.t, cli.CodeOK, code, out)
+	var report history.RunReport
+	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
+	w.say("  measured: %s until %s took %.1f s and %d writes", report.Direction, until, report.FinishedAt.Sub(report.StartedAt).Seconds(), report.Writes.Total)
+	for _, phase := range report.Phases {
+		for _, step := range phase.Steps {
+			for _, note := range step.Notes {
+				w.say("  %s %s: %s", note.At.Format(time.TimeOnly), step.ID, note.Text)
+			}
+		}
+	}
+	return report
+}
+
+// controlPlaneComesAndGoes stops right before the point of no return, and goes back from there.
+func (w *world) controlPlaneComesAndGoes(ctx context.Context) {
+	before := w.legacyPods(ctx)
+	code, out := w.tryMigrate(ctx, w.runArguments("--until", "control-plane", "--approve", "control-plane", "--patience", "1h",
+		"--etcd-snapshot", filepath.Join(w.work, "before.db"), "-o", "json")...)
+	require.Equal(w.t, cli.CodeWaiting, code, out)
+	w.oneVoterMore(ctx)
+	code, out = w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
+	require.Equal(w.t, cli.CodeOK, code, out)
+	var report history.RunReport
+	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
+	require.NotNil(w.t, report.Proof)
+	assert.Equal(w.t, proof.Untouched, report.Proof.Outcome, "going back restarts nothing")
+	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
+	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
+}
+
+func (w *world) members(ctx context.Context) etcd.Table {
+	w.t.Helper()
+	code, out := w.tryMigrate(ctx, "etcd", "members", legacycluster.ID, "-o", "json")
+	require.Equal(w.t, cli.CodeOK, code, out)
+	var table etcd.Table
+	require.NoError(w.t, json.Unmarshal([]byte(out), &table), out)
+	return table
+}
+
+func (w *world) oneVoterMore(ctx context.Context) {
+	w.t.Helper()
+	table := w.members(ctx)
+	require.Len(w.t, table.Members, 2)
+	for _, m := range table.Members {
+		assert.False(w.t, m.Learner, m.Name)
+	}
+}
+
+// controlPlaneMoves crosses the point of no return.
+func (w *world) controlPlaneMoves(ctx context.Context) {
+	w.migrates(ctx, "control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"))
+	table := w.members(ctx)
+	require.Len(w.t, table.Members, 1)
+	assert.Equal(w.t, etcd.Leader, table.Members[0].Role)
+	nodes := w.nodes(ctx)
+	require.Len(w.t, nodes, 1+*workers)
+	for i := range nodes {
+		assert.NotContains(w.t, nodes[i].GetName(), "master-", "the legacy master's Node")
+	}
+	kcp, err := w.get(ctx, organization, "kubeadmcontrolplanes", legacycluster.ID)
+	require.NoError(w.t, err)
+	require.NotNil(w.t, kcp)
+	w.eventually(ctx, medium, "the KubeadmControlPlane is available", func(ctx context.Context) error {
+		kcp, err := w.get(ctx, organization, "kubeadmcontrolplanes", legacycluster.ID)
+		if err != nil {
+			return err
+		}
+		return needCondition(kcp, "Available")
+	})
+	w.forecastIsEmpty(ctx)
+}
+
+func (w *world) forecastIsEmpty(ctx context.Context) {
+	w.t.Helper()
+	code, out := w.tryMigrate(ctx, "forecast", legacycluster.ID)
+	w.say("%s", out)
+	require.Equal(w.t, cli.CodeOK, code, out)
+}
+
+// noted are the identities of what a cluster holds, and a Secret's value.
+type noted struct{ objects []string }
+
+// contentsAreNoted writes down what has to survive: names and UIDs of objects that nobody changes, and a Secret, which etcd has encrypted.
+func (w *world) contentsAreNoted(ctx context.Context) {
+	w.notes = noted{objects: w.contents(ctx)}
+	require.NotEmpty(w.t, w.notes.objects)
+	w.say("  noted: %d objects", len(w.notes.objects))
+}
+
+func (w *world) contents(ctx context.Context) []string {
+	w.t.Helper()
+	var all []string
+	for _, kind := range []string{"namespaces", "secrets", "configmaps", "serviceaccounts", "services", "deployments", "daemonsets", "statefulsets", "clusterroles", "clusterrolebindings", "poddisruptionbudgets"} {
+		var objects []unstructured.Unstructured
+		w.eventually(ctx, medium, "the API lists "+kind, func(ctx context.Context) (err error) {
+			objects, err = w.list(ctx, w.wc, kind, "-A")
+			return err
+		})
+		for i := range objects {
+			o := &objects[i]
+			line := fmt.Sprint(kind, " ", o.GetNamespace(), "/", o.GetName(), " ", o.GetUID())
+			if kind == "secrets" {
+				line += fmt.Sprint(" ", o.Object["data"])
+			}
+			all = append(all, line)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// contentsAreThere compares: nothing that was noted may be missing or be another. The lab's Secrets are generated and worth nothing.
+func (w *world) contentsAreThere(ctx context.Context) {
+	if len(w.notes.objects) == 0 {
+		w.say("  nothing was noted in this run")
+		return
+	}
+	now := w.contents(ctx)
+	var missing []string
+	for _, line := range w.notes.objects {
+		if _, found := slices.BinarySearch(now, line); !found {
+			missing = append(missing, line)
+		}
+	}
+	assert.Empty(w.t, missing, "what was there before the migration")
+}
+
+func (w *world) workersMove(ctx context.Context) {
+	if *workers == 0 {
+		w.say("  there are none")
+	}
+	w.migrates(ctx, "workers")
+	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
+	require.NoError(w.t, err)
+	require.Len(w.t, machines, 1+*workers)
+	w.forecastIsEmpty(ctx)
+}
+
+func (w *world) isFinalized(ctx context.Context) {
+	w.whileAsked(ctx, "finalize", w.apiByName(ctx), func(ctx context.Context) { w.migrates(ctx, "finalize", "--approve", "finalize", "--soak", "1s") })
+	for _, kind := range []string{"kvmconfigs.provider.giantswarm.io", "certconfigs.core.giantswarm.io", "kvmclusterconfigs.core.giantswarm.io"} {
+		left, err := w.list(ctx, w.mc, kind, "-A")
+		require.NoError(w.t, err)
+		for i := range left {
+			assert.False(w.t, strings.HasPrefix(left[i].GetName(), legacycluster.ID), "%s %s", kind, left[i].GetName())
+		}
+	}
+}
+
+// isOrdinary asks what nobody here wrote.
+func (w *world) isOrdinary(ctx context.Context) {
+	code, out := w.tryMigrate(ctx, "plan", legacycluster.ID, "--short")
+	w.say("%s", out)
+	require.Equal(w.t, cli.CodeOK, code, out)
+	w.forecastIsEmpty(ctx)
+	w.say("%s", w.must(ctx, w.clusterctl, "describe", "cluster", legacycluster.ID, "-n", organization, "--show-conditions", "all", "--grouping=false", "--echo"))
+	w.eventually(ctx, medium, "Cluster API says the cluster is available", func(ctx context.Context) error {
+		u, err := w.get(ctx, organization, "clusters.cluster.x-k8s.io", legacycluster.ID)
+		if err != nil {
+			return err
+		}
+		return needCondition(u, "Available")
+	})
+	out, err := w.wc(ctx, "version", "-o", "json")
+	require.NoError(w.t, err)
+	if !strings.Contains(out, builder.NextKubernetesVersion) {
+		require.NoError(w.t, errors.New("another version serves: "+out))
+	}
+}
