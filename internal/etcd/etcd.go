@@ -11,9 +11,12 @@ import (
 	"net/url"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
@@ -85,6 +88,24 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Timeout tells of questions that may find an answer later, as net.Error has it: nobody answered in time, or a server that answered could not say so,
+// because it has no leader, or applies what was agreed on slower than it promises. A change may have happened all the same, so look before asking again.
+func (e *Error) Timeout() bool {
+	if network := net.Error(nil); errors.As(e.Err, &network) && network.Timeout() {
+		return true
+	}
+	var code codes.Code
+	if known := (rpctypes.EtcdError{}); errors.As(e.Err, &known) {
+		code = known.Code()
+	} else {
+		code = status.Code(e.Err)
+	}
+	return code == codes.Unavailable || code == codes.DeadlineExceeded
+}
+
+// Temporary is what Timeout is, for those who ask with the older word of net.Error.
+func (e *Error) Temporary() bool { return e.Timeout() }
 
 // New prepares a client. No connection is made yet.
 func New(opts Options) (*Client, error) {

@@ -10,12 +10,14 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -118,6 +120,7 @@ func Transient(err error) bool {
 	var (
 		network net.Error
 		address *url.Error
+		stream  http2.StreamError
 	)
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
@@ -129,6 +132,9 @@ func Transient(err error) bool {
 		errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return true
 	case errors.As(err, &network) && network.Timeout():
+		return true
+	case errors.As(err, &stream), utilnet.IsHTTP2ConnectionLost(err), utilnet.IsProbableEOF(err):
+		// An API server that gives up on a request after its headers are sent resets the stream; one that ends sends everybody away.
 		return true
 	case errors.As(err, &address):
 		return address.Timeout() || address.Temporary()

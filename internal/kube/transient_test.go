@@ -1,0 +1,37 @@
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+// TestAnAnswerThatIsBrokenOffMayComeLater has a real server break off an answer over HTTP/2, which resets the stream: an API server does so when a list
+// takes longer than it allows, after its first bytes are sent.
+func TestAnAnswerThatIsBrokenOffMayComeLater(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, 2, r.ProtoMajor)
+		panic(http.ErrAbortHandler)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+	require.NoError(t, err)
+	response, err := server.Client().Do(request)
+	if err == nil {
+		require.NoError(t, response.Body.Close())
+	}
+	require.ErrorContains(t, err, "INTERNAL_ERROR")
+	assert.True(t, kube.Transient(fmt.Errorf("listing Nodes: %w", err)), "%T", errors.Unwrap(err))
+	assert.False(t, kube.Transient(fmt.Errorf("listing Nodes: %w", context.Canceled)))
+}
