@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -116,6 +117,43 @@ func claimProblem(v *view, name string) string {
 		return "PersistentVolume " + volume.Name + " does not point back at claim " + name
 	}
 	return ""
+}
+
+// noProvisioner is what storage classes name whose volumes are made by hand (Kubernetes, volume.NotSupportedProvisioner).
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// etcdVolumeFree compares what the running master's claim asks for with the volumes that nobody has claimed.
+func etcdVolumeFree(v *view) verdict {
+	if storage(v) != storagePersistent {
+		return held("etcd has no volume claim: its storage is %s", storage(v))
+	}
+	name := fmt.Sprintf("pvc-master-etcd-%s-%d", v.cluster.ID, 0)
+	n := slices.IndexFunc(v.cluster.Claims, func(doc legacy.Doc[corev1.PersistentVolumeClaim]) bool { return doc.Object.Name == name })
+	if n < 0 {
+		return held("there is no claim %s to compare with, see CHK-ETCD-012", name)
+	}
+	claim := &v.cluster.Claims[n].Object
+	class, size := cmp.Or(ptr.Deref(claim.Spec.StorageClassName, ""), claim.Annotations[corev1.BetaStorageClassAnnotation]), claim.Spec.Resources.Requests.Storage()
+	provisioner, known := v.Fleet.Provisioners[class]
+	if known && provisioner != noProvisioner {
+		return held("storage class %s makes volumes by %s", class, provisioner)
+	}
+	var fitting, others []string
+	for _, volume := range v.Fleet.Volumes {
+		switch {
+		case volume.Class != class:
+		case volume.Bytes < size.Value():
+			others = append(others, volume.Name+" is too small")
+		case !slices.Contains(volume.Modes, corev1.ReadWriteOnce):
+			others = append(others, volume.Name+" cannot be mounted by one machine alone (ReadWriteOnce)")
+		default:
+			fitting = append(fitting, volume.Name)
+		}
+	}
+	if len(fitting) == 0 {
+		return failed(others, "no volume of class %q with %s is free, and nothing makes one", class, size)
+	}
+	return held("%s free for the new control plane's etcd", plural(len(fitting), "volume is", "volumes are"))
 }
 
 func volumeOf(v *view, name string) *corev1.PersistentVolume {

@@ -65,6 +65,8 @@ const (
 	Nodes Fact = "the workload cluster's Nodes"
 	// Hosts are the nodes of the management cluster.
 	Hosts Fact = "the management cluster's hosts"
+	// Storage are the management cluster's storage classes.
+	Storage Fact = "the management cluster's storage classes"
 	// History is the record of who wrote the objects (managedFields).
 	History Fact = "managed fields"
 	// Authority is the CA key pair.

@@ -391,6 +391,14 @@ func Registry() []Check {
 			Fix:   "Below 3.4, upgrade the legacy cluster. For 3.5.0 to 3.5.2 a corruption check and a verified snapshot are part of the takeover.",
 			run:   etcdSound,
 		},
+		{
+			ID: "CHK-ETCD-014", Category: categoryEtcd, Title: "the new control plane finds a volume for etcd", Short: "volume for etcd", Severity: Decide, Needs: []Fact{Config, Storage}, After: []string{"CHK-ID-001"},
+			Hint:  "kubectl get pv,storageclass; or, if one is made in time: --accept CHK-ETCD-014=\"who makes it, when\"",
+			Looks: "For etcd on a volume: whether its storage class makes volumes itself, or a volume of that class is free that is as large as the running one.",
+			Why:   "The legacy master keeps its volume until it goes, so the new control plane needs another one. Where volumes are made by hand there may be none, and the new machine would wait for it in the middle of the night.",
+			Fix:   "Make one more PersistentVolume of the class, as those of the masters were made, on a host that a new master may run on. If it is made later, before phase control-plane, accept the finding and say who makes it when.",
+			run:   etcdVolumeFree,
+		},
 
 		{
 			ID: "CHK-CP-001", Category: categoryControlPlane, Title: "a second server stands behind the API's name", Short: "one master", Severity: Decide,

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -352,6 +353,19 @@ func examples() map[string]example {
 				{"volume of another", func(f *Facts) { f.Cluster.Volumes[0].Object.Spec.ClaimRef.Name = "x" }, Block, "point back"},
 			},
 		},
+		"CHK-ETCD-014": {
+			pass: byHand(legacy.Volume{Name: "spare", Class: "g8s-storage", Bytes: 15 << 30, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}),
+			fail: []broken{
+				{"none", byHand(), Decide, "no volume of class"},
+				{"too small", byHand(legacy.Volume{Name: "spare", Class: "g8s-storage", Bytes: 1 << 30}), Decide, "too small"},
+				{"of another class", byHand(legacy.Volume{Name: "spare", Class: "fast", Bytes: 15 << 30}), Decide, "no volume of class"},
+				{
+					"for many readers",
+					byHand(legacy.Volume{Name: "spare", Class: "g8s-storage", Bytes: 15 << 30, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}}),
+					Decide, "ReadWriteOnce",
+				},
+			},
+		},
 		"CHK-ETCD-013": {
 			pass: setVersion("etcd", "3.4.16"),
 			fail: []broken{
@@ -625,6 +639,27 @@ func examples() map[string]example {
 			}, Decide, "spec.x"}},
 		},
 	}
+}
+
+// byHand has volumes made by people.
+func byHand(volumes ...legacy.Volume) func(*Facts) {
+	return func(f *Facts) {
+		fleet := *f.Fleet
+		fleet.Provisioners, fleet.Volumes = map[string]string{"g8s-storage": noProvisioner}, volumes
+		f.Fleet = &fleet
+		claim := &f.Cluster.Claims[0].Object
+		claim.Annotations = map[string]string{corev1.BetaStorageClassAnnotation: "g8s-storage"}
+		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("15Gi")}
+	}
+}
+
+func TestAStorageClassThatMakesVolumesNeedsNone(t *testing.T) {
+	t.Parallel()
+	facts := healthy(t)
+	byHand()(facts)
+	facts.Fleet.Provisioners["g8s-storage"] = "ebs.csi.example.com"
+	got := etcdVolumeFree(newView(*facts))
+	assert.Contains(t, fmt.Sprint(got), "makes volumes by ebs.csi.example.com")
 }
 
 func TestEveryCheckPassesAndFails(t *testing.T) {

@@ -192,7 +192,7 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 	}}}
 	facts := &Facts{
 		Cluster: cluster, Now: testNow, CA: ownPKI().authority(), Translated: true,
-		Fleet: &legacy.Fleet{}, Source: "test", Tool: "test",
+		Fleet: &legacy.Fleet{Provisioners: map[string]string{"": "made.example.com"}}, Source: "test", Tool: "test",
 		Neighbours: []Neighbour{{ID: "b4n9x", VNI: 23}},
 		Usage:      map[string]Usage{},
 		Workloads:  &Workloads{Pods: []drain.Pod{{Namespace: "shop", Name: "echo-1", Node: "worker", Owner: "ReplicaSet/echo", Action: drain.Evict}}},

@@ -163,6 +163,7 @@ func (v *view) missing(need Fact) (missing bool, reason string) {
 		VMs:         {!slices.ContainsFunc(v.cluster.Nodes, func(node legacy.Node) bool { return node.Pod != nil }), "no VM pod is known"},
 		Nodes:       {v.cluster.Inside == nil || len(v.cluster.Inside.Nodes) == 0, "the workload cluster was not looked into"},
 		Hosts:       {len(v.hosts) == 0, "the management cluster's hosts are not known"},
+		Storage:     {v.Fleet == nil || v.Fleet.Provisioners == nil, "the management cluster's storage classes are not known"},
 		History:     {len(v.writers) == 0, "the objects carry no managed fields (a snapshot may leave them out)"},
 		Authority:   {v.CA == nil, "no usable CA private key was given"},
 		Abilities:   {v.Capabilities == nil, "offline: the management cluster was not asked"},

@@ -716,8 +716,18 @@ func assembleFleet(objects []object, ids []string, opts Options) *Fleet {
 			f.Hosts = append(f.Hosts, host(decode[corev1.Node](a, o)))
 		case "CustomResourceDefinition":
 			f.CRDs = append(f.CRDs, crd(o))
+		case "PersistentVolume":
+			if v := decode[corev1.PersistentVolume](a, o).Object; v.Status.Phase == corev1.VolumeAvailable {
+				f.Volumes = append(f.Volumes, Volume{v.Name, v.Spec.StorageClassName, v.Spec.Capacity.Storage().Value(), v.Spec.AccessModes})
+			}
+		case "StorageClass":
+			if f.Provisioners == nil {
+				f.Provisioners = map[string]string{}
+			}
+			f.Provisioners[o.ref.Name] = textAt(o.raw, "provisioner")
 		}
 	}
+	slices.SortFunc(f.Volumes, func(x, y Volume) int { return cmp.Compare(x.Name, y.Name) })
 	slices.SortFunc(f.Hosts, func(x, y Host) int { return cmp.Compare(x.Name, y.Name) })
 	slices.SortFunc(f.CRDs, func(x, y CRD) int { return cmp.Compare(x.Name, y.Name) })
 	f.Problems = a.c.Problems

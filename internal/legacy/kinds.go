@@ -80,6 +80,7 @@ func kinds() []kind {
 		{name: "ServiceAccount", plural: "serviceaccounts", versions: gv("", "v1"), where: inNamespace},
 		{name: "PersistentVolume", plural: "persistentvolumes", versions: gv("", "v1"), clusterScoped: true, where: everywhere},
 		{name: "ClusterRoleBinding", plural: "clusterrolebindings", versions: gv("rbac.authorization.k8s.io", "v1", "v1beta1", "v1alpha1"), clusterScoped: true, where: everywhere},
+		{name: "StorageClass", plural: "storageclasses", versions: gv("storage.k8s.io", "v1", "v1beta1"), clusterScoped: true, where: everywhere},
 		{name: "Node", plural: "nodes", versions: gv("", "v1"), clusterScoped: true, where: everywhere},
 		{name: "CustomResourceDefinition", plural: "customresourcedefinitions", versions: gv("apiextensions.k8s.io", "v1", "v1beta1"), clusterScoped: true, where: everywhere},
 

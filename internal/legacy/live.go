@@ -146,7 +146,7 @@ type wantedList struct {
 func (l *live) clusterLists(id string, brief bool) []wantedList {
 	var wanted []wantedList
 	for _, k := range kinds() {
-		if (brief && !inBrief(Ref{Kind: k.name}) && k.where != inService) || k.name == "Node" || k.name == "CustomResourceDefinition" {
+		if (brief && !inBrief(Ref{Kind: k.name}) && k.where != inService) || ofNoCluster(k.name) {
 			continue
 		}
 		switch k.where {
@@ -164,6 +164,11 @@ func (l *live) clusterLists(id string, brief bool) []wantedList {
 		}
 	}
 	return wanted
+}
+
+// ofNoCluster tells the kinds whose objects never belong to a cluster.
+func ofNoCluster(kind string) bool {
+	return kind == "Node" || kind == "CustomResourceDefinition" || kind == "StorageClass"
 }
 
 // organizationLists are the lists to read in the organization's namespace: what Cluster API has there, and its Secrets.
@@ -411,7 +416,9 @@ func (l *live) managementObjects(ctx context.Context) ([]object, []finding.Findi
 			problems = append(problems, problem(ProblemLegacyKindUnserved, k.plural, "", "the management cluster does not serve %s.%s", k.plural, k.versions[0].Group))
 		}
 		for _, o := range found.objects {
-			objects = append(objects, o.copyIf(true))
+			if isFree(o) {
+				objects = append(objects, o.copyIf(true))
+			}
 		}
 	}
 	return objects, problems, nil

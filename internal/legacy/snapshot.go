@@ -572,6 +572,10 @@ func isManagement(ref Ref) bool {
 	switch ref.Kind {
 	case "Node":
 		return ref.APIVersion == "v1"
+	case "PersistentVolume":
+		return ref.APIVersion == "v1"
+	case "StorageClass":
+		return group(ref.APIVersion) == "storage.k8s.io"
 	case "CustomResourceDefinition":
 		return group(ref.APIVersion) == "apiextensions.k8s.io"
 	case "Release":
@@ -580,6 +584,11 @@ func isManagement(ref Ref) bool {
 		return group(ref.APIVersion) == groupCore
 	}
 	return false
+}
+
+// isFree leaves out the volumes that have a claim: they belong to whom the claim belongs to.
+func isFree(o object) bool {
+	return o.ref.Kind != "PersistentVolume" || textAt(o.raw, "spec", "claimRef", "name") == ""
 }
 
 // scanner finds the objects of one file.

@@ -3,6 +3,8 @@ package legacy
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 )
 
@@ -29,6 +31,10 @@ type Fleet struct {
 	Hosts []Host
 	// CRDs are the names of the custom resource definitions with their served versions and labels; nil when the source cannot tell.
 	CRDs []CRD
+	// Volumes are those that nobody has claimed, sorted by name.
+	Volumes []Volume
+	// Provisioners are the names of storage classes, with what makes volumes of them; nil when the source cannot tell.
+	Provisioners map[string]string
 	// Records are cluster ids that only bookkeeping knows (StorageConfig), sorted.
 	Records []string
 	// Problems are what is wrong with the input and belongs to no cluster (unreadable files, objects without a home).
@@ -44,6 +50,16 @@ type Host struct {
 	Schedulable bool
 	// CPU is in cores, Memory in bytes: allocatable of the host.
 	CPU, Memory int64
+}
+
+// Volume is a volume that a claim may still get.
+type Volume struct {
+	Name  string
+	Class string
+	// Bytes is how large it is.
+	Bytes int64
+	// Modes are the ways in which it can be mounted.
+	Modes []corev1.PersistentVolumeAccessMode
 }
 
 // CRD is an installed custom resource definition.

@@ -36,6 +36,10 @@ const (
 	EtcdVolume = "etcd-" + ID + "-0"
 	// EtcdPath is the volume's directory on the first host.
 	EtcdPath = "/var/lib/legacy-volumes/" + EtcdVolume
+	// SpareEtcdVolume is one of the same kind that nobody has claimed: the platform's volumes are made by hand, and whoever replaces a master makes one more first.
+	SpareEtcdVolume = "etcd-spare-0"
+	// SpareEtcdPath is its directory, on the host of the machine that gets it.
+	SpareEtcdPath = "/var/lib/legacy-volumes/" + SpareEtcdVolume
 	// MountTag is the label of a worker's host volumes.
 	MountTag = "mount-tag"
 
@@ -489,6 +493,12 @@ func (c *Cluster) takeVolume(o *unstructured.Unstructured) error {
 	case o.GetName() == EtcdVolume:
 		delete(spec, "iscsi")
 		spec["hostPath"] = map[string]any{"path": EtcdPath, "type": "DirectoryOrCreate"}
+		spare := o.DeepCopy()
+		spare.SetName(SpareEtcdVolume)
+		if err := unstructured.SetNestedField(spare.Object, SpareEtcdPath, "spec", "hostPath", "path"); err != nil {
+			return fmt.Errorf("making a spare volume: %w", err)
+		}
+		c.add(spare)
 	case o.GetLabels()[MountTag] != "" && c.opts.Workers > 0 && len(c.opts.WorkerHosts) > 0:
 		path, _, err := unstructured.NestedString(spec, "local", "path")
 		if err != nil || path == "" {

@@ -316,10 +316,11 @@ func (o *Options) Remove(ctx context.Context) error {
 		}
 	}
 	// What the platform keeps would make the next cluster read the data of this one with other keys.
-	kept := []client.Object{&corev1.PersistentVolume{}, &corev1.Secret{}}
+	kept := []client.Object{&corev1.PersistentVolume{}, &corev1.PersistentVolume{}, &corev1.Secret{}}
 	kept[0].SetName(cluster.EtcdVolume)
-	kept[1].SetNamespace(operator.Namespace)
-	kept[1].SetName(cluster.ID + "-encryption")
+	kept[1].SetName(cluster.SpareEtcdVolume)
+	kept[2].SetNamespace(operator.Namespace)
+	kept[2].SetName(cluster.ID + "-encryption")
 	for _, object := range kept {
 		if err := client.IgnoreNotFound(c.Delete(ctx, object)); err != nil {
 			return fmt.Errorf("deleting %s: %w", object.GetName(), err)
@@ -328,6 +329,9 @@ func (o *Options) Remove(ctx context.Context) error {
 	volumes, err := o.removeHostVolumes(ctx, c)
 	if err != nil {
 		return err
+	}
+	for i := range o.Hosts {
+		volumes = append(volumes, o.fileOn(mc.HostName(i+1), cluster.SpareEtcdPath))
 	}
 	for _, dir := range append(volumes, o.Dir, o.hostFile(cluster.EtcdPath), o.hostFile(vaultPath)) {
 		if err := os.RemoveAll(dir); err != nil {
