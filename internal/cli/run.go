@@ -57,6 +57,7 @@ type runOptions struct {
 	lease    time.Duration
 	patience time.Duration
 	events   string
+	probe    probeFlags
 	// approve are the gates that people have opened, snapshot where etcd is saved to.
 	approve  []string
 	snapshot string
@@ -148,6 +149,7 @@ func (s *session) addEngineFlags(cmd *cobra.Command, o *runOptions) {
 	flags.DurationVar(&o.settle, "settle", defaultSettle, "how long nobody else may write to the cluster before anything is made")
 	flags.DurationVar(&o.lease, "lock-duration", defaultLease, "how long the run lock outlives a run that was killed")
 	flags.DurationVar(&o.patience, "patience", defaultPatience, "how long one step waits for controllers")
+	o.probe.addTo(flags)
 	flags.StringVar(&o.events, "events-file", "", "append the event log to this file, a JSON object per line")
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindRunReport))
 	o.view.addTo(cmd, false)
@@ -256,6 +258,9 @@ func (o *runOptions) check() error {
 	if o.limit < 0 || o.surge < 0 {
 		return usage("", "--max-workers and --surge cannot be negative")
 	}
+	if _, err := o.probe.questions(); err != nil {
+		return err
+	}
 	if err := knownPhase("--until", o.until); err != nil {
 		return err
 	}
@@ -308,11 +313,16 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	if work == nil {
 		work = context.WithoutCancel(ctx)
 	}
+	measured, err := s.measure(work, o, u)
+	if err != nil {
+		return result, err
+	}
 	if o.back {
 		result, err = engine.Back(work, opts, o.to)
 	} else {
 		result, err = engine.Forward(work, opts)
 	}
+	noticed := measured()
 	if err != nil {
 		return result, s.cannotRun(u.id, err)
 	}
@@ -321,6 +331,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		return result, s.endedRun(u.id, o, result)
 	}
 	doc := engine.Report(result, o.back)
+	doc.Impact = noticed
 	// Also a run that was interrupted hard says where it stands.
 	err = deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
 	if err != nil {

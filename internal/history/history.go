@@ -96,6 +96,8 @@ type RunReport struct {
 	Accepted []check.Accepted `json:"accepted,omitempty"`
 	// Proof compares VMs and etcd with what they were before; absent when the run did not get that far.
 	Proof *proof.Proof `json:"proof,omitempty"`
+	// Impact is what the run's own measurements say of the cluster's users; absent when nothing was measured.
+	Impact *Impact `json:"impact,omitempty"`
 }
 
 // Phase is one phase as it went.

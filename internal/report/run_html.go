@@ -15,6 +15,8 @@ type runPage struct {
 	Phases   []runPhaseView
 	WriteSum string
 	Writes   []writeView
+	// Impact are sentences about what users could notice.
+	Impact   []string
 	Accepted []fact
 	// Verdict, Meaning and Looks introduce the proof, if there is one.
 	Verdict        mark
@@ -63,7 +65,11 @@ func htmlRun(w io.Writer, original *history.RunReport, o Options) error {
 			{"Document", "identical to the JSON form of this report, which this page carries"},
 		},
 	}
-	pg.Nav = []navItem{{"ended", "How it ended", 0}, {"phases", "Phases", len(r.Phases)}, {"writes", "Writes", r.Writes.Total}}
+	pg.Nav = []navItem{{"ended", "How it ended", 0}, {"phases", "Phases", len(r.Phases)}}
+	if r.Impact != nil {
+		pg.Nav = append(pg.Nav, navItem{"impact", impactHeading, 0})
+	}
+	pg.Nav = append(pg.Nav, navItem{"writes", "Writes", r.Writes.Total})
 	if n := len(r.Accepted); n > 0 {
 		pg.Nav = append(pg.Nav, navItem{"accepted", "Accepted", n})
 	}
@@ -82,7 +88,7 @@ func htmlRun(w io.Writer, original *history.RunReport, o Options) error {
 func viewRun(r *history.RunReport, o Options) *runPage {
 	v := &runPage{
 		Ended: issue{Mark: runMark(r.Outcome), Title: sentence(runMessage(r)), Detail: runSpan(r, o)}, WriteSum: capital(writesText(r.Writes)) + ".",
-		Accepted: acceptedFacts(r.Accepted, o),
+		Accepted: acceptedFacts(r.Accepted, o), Impact: impactLines(r.Impact, o.Audience),
 	}
 	for _, p := range r.Phases {
 		pv := runPhaseView{

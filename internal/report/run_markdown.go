@@ -29,6 +29,12 @@ func markdownRun(w io.Writer, doc *history.RunReport, o Options) error {
 		m.kinds(subjectKinds(doc.Proof))
 		m.factsToLookAt(doc.Proof, "What the proof found")
 	}
+	if lines := impactLines(doc.Impact, o.Audience); len(lines) > 0 {
+		m.heading(impactHeading)
+		for _, line := range lines {
+			m.item(prose(line) + ".")
+		}
+	}
 	m.heading("Writes")
 	m.line(prose(capital(writesText(doc.Writes))) + ".")
 	m.accepted(doc.Accepted)

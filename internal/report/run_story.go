@@ -41,6 +41,9 @@ func tellRun(original *history.RunReport, o Options) *story {
 		s.Lead = append(s.Lead, told.Lead...)
 		s.Checks, s.Attention = told.Checks, told.Attention
 	}
+	for _, line := range impactLines(hidden.Impact, Customer) {
+		s.Lead = append(s.Lead, line+".")
+	}
 	if n := len(hidden.Accepted); n > 0 {
 		ids := make([]string, n)
 		for i, a := range hidden.Accepted {

@@ -55,6 +55,15 @@ func runOfAl9qy() *history.RunReport {
 		}
 		r.Phases = append(r.Phases, p)
 	}
+	failed := madeAt().Add(time.Minute)
+	r.Impact = &history.Impact{
+		From: r.StartedAt, Until: r.FinishedAt, Every: "1s",
+		Answers: []history.Answers{
+			{Name: "API server, by its name", Asked: 431, Gap: "1.204s"},
+			{Name: "shop", Asked: 431, Failed: 2, Gap: "3.1s", FirstFailure: &failed, LastFailure: &failed, Error: "dial tcp 10.1.2.3:443: connection refused"},
+		},
+		Namespaces: []history.Affected{{Name: "web", Moved: 3, Workloads: []history.Shortage{{Kind: "Deployment", Name: "front", Fewer: "12s", None: "3s"}}}},
+	}
 	return r
 }
 

@@ -31,6 +31,7 @@ func textRun(w io.Writer, doc *history.RunReport, o Options) error {
 		map[bool]string{true: ", by " + doc.By}[doc.By != ""]+", with "+doc.Tool)
 	p.runPhases(doc, phases, o)
 	p.runProof(doc.Proof, o)
+	p.runImpact(doc.Impact, o)
 	p.blank()
 	if doc.Proof != nil {
 		m := proofMark(doc.Proof.Outcome)
@@ -50,6 +51,19 @@ func textRun(w io.Writer, doc *history.RunReport, o Options) error {
 	advice, command := nextAfterRun(doc)
 	p.labelled("Next", plain, joinNonEmpty(": ", advice, command))
 	return p.flush()
+}
+
+// runImpact shows what was measured from outside while the run went on.
+func (p *printer) runImpact(doc *history.Impact, o Options) {
+	lines := impactLines(doc, o.Audience)
+	if len(lines) == 0 {
+		return
+	}
+	p.blank()
+	p.title(impactHeading, quiet, "asked every "+spokenDuration(doc.Every))
+	for _, line := range lines {
+		p.text("  ", plain, line)
+	}
 }
 
 // runPhases shows every phase with its steps; with Short only the steps that need a look.

@@ -1,0 +1,200 @@
+package impact
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+)
+
+var start = time.Date(2026, 12, 5, 22, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+
+func echo(uid, node string, ready bool) pod {
+	return pod{uid: types.UID(uid), namespace: "shop", node: node, owner: workload{"Deployment", "shop", "echo"}, ready: ready, moves: true}
+}
+
+// opened is a ledger with two ready pods of two that are wanted, one of them on a machine that is replaced.
+func opened() *ledger {
+	l := newLedger([]string{"old"})
+	l.enter(echo("a", "old", true), at(0))
+	l.want(workload{"Deployment", "shop", "echo"}, 2, at(0))
+	l.enter(echo("b", "other", true), at(0))
+	l.begin(at(0))
+	return l
+}
+
+func TestAPodThatMovesIsCountedAndMissed(t *testing.T) {
+	t.Parallel()
+	l := opened()
+	l.enter(echo("a", "old", false), at(10)) // It is told to go.
+	l.enter(echo("c", "new", false), at(11))
+	l.leave("a", at(20))
+	l.enter(echo("c", "new", true), at(25))
+	assert.Equal(t, []history.Affected{{Name: "shop", Moved: 1, Workloads: []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "15s"}}}}, l.result(at(60)))
+}
+
+func TestAWorkloadWithoutAnyPodIsToldApart(t *testing.T) {
+	t.Parallel()
+	l := opened()
+	l.enter(echo("a", "old", false), at(10))
+	l.enter(echo("b", "other", false), at(12))
+	l.enter(echo("b", "other", true), at(15))
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "20s", None: "3s"}}, l.result(at(30))[0].Workloads, "what goes on counts until now")
+}
+
+func TestWhatWasMissingBeforeIsNotBlamedOnAnybody(t *testing.T) {
+	t.Parallel()
+	l := newLedger(nil)
+	l.want(workload{"Deployment", "shop", "echo"}, 2, at(0))
+	l.enter(echo("a", "old", true), at(0))
+	l.begin(at(0))
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "0s", Already: true}}, l.result(at(30))[0].Workloads)
+	l.enter(echo("b", "other", true), at(30))
+	l.leave("b", at(40))
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "5s", Already: true}}, l.result(at(45))[0].Workloads, "what is missing later is")
+}
+
+func TestNothingIsMissedOfWhatNobodyWants(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(l *ledger){
+		"a pod of no workload": func(l *ledger) {
+			l.enter(pod{uid: "x", namespace: "kube-system", node: "old"}, at(1))
+			l.leave("x", at(2))
+		},
+		"a pod on a node that stays":  func(l *ledger) { l.enter(echo("c", "other", true), at(1)); l.leave("c", at(2)) },
+		"a workload that is deleted":  func(l *ledger) { l.forget(workload{"Deployment", "shop", "echo"}, at(1)); l.leave("b", at(2)) },
+		"a workload that is new":      func(l *ledger) { l.want(workload{"Deployment", "shop", "new"}, 3, at(1)) },
+		"a pod that nobody has heard": func(l *ledger) { l.leave("unknown", at(1)) },
+		"one that is entered twice":   func(l *ledger) { l.enter(echo("b", "other", true), at(1)); l.enter(echo("b", "other", true), at(2)) },
+	} {
+		l := opened()
+		change(l)
+		assert.Empty(t, l.result(at(60)), name)
+	}
+}
+
+func TestWhatCountsOfAPod(t *testing.T) {
+	t.Parallel()
+	of := func(kind, owner string, change ...func(*corev1.Pod)) pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", UID: "u", OwnerReferences: []metav1.OwnerReference{{Kind: kind, Name: owner, Controller: new(true)}}},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+		for _, c := range change {
+			c(p)
+		}
+		return podOf(p)
+	}
+	assert.Equal(t, workload{"Deployment", "shop", "web-front"}, of("ReplicaSet", "web-front-5d4f").owner)
+	assert.Equal(t, workload{"StatefulSet", "shop", "ledger"}, of("StatefulSet", "ledger").owner)
+	assert.True(t, of("ReplicaSet", "web-5d4f").ready)
+	assert.False(t, of("ReplicaSet", "web-5d4f", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} }).ready, "one that ends gets no traffic")
+	assert.False(t, of("DaemonSet", "agent").moves)
+	assert.False(t, of("Node", "old").moves, "a static pod")
+	assert.True(t, of("Job", "report").moves)
+	assert.False(t, of("Job", "report", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).moves, "one that is done")
+}
+
+// TestMeasuring runs the whole meter against a client that tells of changes as an API server does.
+func TestMeasuring(t *testing.T) {
+	t.Parallel()
+	node := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-1", UID: "a", OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "echo-5d4f", Controller: new(true)}}},
+		Spec:       corev1.PodSpec{NodeName: "old", Containers: []corev1.Container{{Name: "echo", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "secret"}}}}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+	client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo"}}, node)
+	var asked atomic.Int64
+	x := Meter{
+		Clock: clock.RealClock{}, Every: time.Millisecond, Client: client, Leaving: []string{"old"},
+		Questions: []Question{{Name: "API", Ask: func(context.Context) error {
+			if asked.Add(1) == 2 {
+				return errors.New("refused")
+			}
+			return nil
+		}}},
+	}.Start(t.Context())
+	opened := func() bool { x.watched.mu.Lock(); defer x.watched.mu.Unlock(); return x.watched.ledger.open }
+	require.Eventually(t, opened, 10*time.Second, time.Millisecond)
+	require.NoError(t, client.CoreV1().Pods("shop").Delete(t.Context(), "echo-1", metav1.DeleteOptions{}))
+	left := func() bool {
+		x.watched.mu.Lock()
+		defer x.watched.mu.Unlock()
+		return x.watched.ledger.moved["shop"] == 1 && asked.Load() > 3
+	}
+	require.Eventually(t, left, 10*time.Second, time.Millisecond)
+	got := x.Stop()
+	require.Len(t, got.Answers, 1)
+	assert.GreaterOrEqual(t, got.Answers[0].Asked, 3)
+	assert.Equal(t, 1, got.Answers[0].Failed)
+	assert.Equal(t, "refused", got.Answers[0].Error)
+	assert.NotEmpty(t, got.Answers[0].Gap)
+	require.Len(t, got.Namespaces, 1)
+	assert.Equal(t, 1, got.Namespaces[0].Moved)
+	require.Len(t, got.Namespaces[0].Workloads, 1)
+	assert.NotEmpty(t, got.Namespaces[0].Workloads[0].None)
+	assert.Empty(t, got.Unwatched)
+}
+
+func TestWithoutTheRightToListItSaysSo(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset()
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no"))
+	})
+	x := Meter{Clock: clock.RealClock{}, Every: time.Second, Client: client}.Start(t.Context())
+	require.Eventually(t, func() bool { x.watched.mu.Lock(); defer x.watched.mu.Unlock(); return len(x.watched.trouble) > 0 }, 10*time.Second, time.Millisecond)
+	assert.Contains(t, x.Stop().Unwatched, "watching pods: ")
+}
+
+func TestTheLongestTimeWithoutAnAnswerSpansFailures(t *testing.T) {
+	t.Parallel()
+	var a answers
+	for _, one := range []struct {
+		asked, answered int
+		err             error
+	}{{0, 0, nil}, {1, 1, nil}, {2, 12, errors.New("no answer")}, {13, 14, nil}, {15, 15, nil}} {
+		a.count(at(one.asked), at(one.answered), one.err)
+	}
+	got := a.result()
+	assert.Equal(t, "13s", got.Gap)
+	assert.Equal(t, 5, got.Asked)
+	assert.Equal(t, 1, got.Failed)
+	assert.Equal(t, at(2), *got.FirstFailure)
+}
+
+func TestAQuestionThatTheEndInterruptsDoesNotCount(t *testing.T) {
+	t.Parallel()
+	asking := make(chan struct{})
+	x := Meter{Clock: clocktesting.NewFakeClock(start), Every: time.Second, Questions: []Question{{Name: "API", Ask: func(ctx context.Context) error {
+		close(asking)
+		<-ctx.Done()
+		return ctx.Err()
+	}}}}.Start(t.Context())
+	<-asking
+	assert.Equal(t, []history.Answers{{Name: "API"}}, x.Stop().Answers)
+}
+
+func TestTwoQuestionsOfOneNameAreRefused(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, Names([]Question{{Name: "a"}, {Name: "b"}}))
+	assert.ErrorContains(t, Names([]Question{{Name: "a"}, {Name: "a"}}), `"a"`)
+}
