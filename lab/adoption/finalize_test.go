@@ -66,6 +66,11 @@ func TestTheWholeMigration(t *testing.T) {
 	x.assertFinal(1)
 	report := decode(t, stdout)
 	assert.Equal(t, plan.PhaseFinalize, report.Phases[len(report.Phases)-1].Name)
+	require.NotNil(t, report.Impact, "what users could notice is in the report")
+	assert.Empty(t, report.Impact.Unwatched)
+	require.Len(t, report.Impact.Answers, 1)
+	assert.Positive(t, report.Impact.Answers[0].Asked)
+	assert.Zero(t, report.Impact.Answers[0].Failed, report.Impact.Answers[0].Error)
 
 	// Once more does nothing, and who asks is told.
 	code, _, said = x.finalize(t.Context())
