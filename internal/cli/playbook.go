@@ -347,8 +347,12 @@ func (s *session) doorOf(o runOptions) func(time.Time, migrate.Start) *migrate.W
 	}
 }
 
-// mostSkew is how far clocks may be apart before windows would open at the wrong time.
-const mostSkew = 30 * time.Second
+// mostSkew is how far clocks may be apart before windows would open at the wrong time. What is said of a difference is rounded to skewStep: the Date header
+// that it comes from has whole seconds, and its answer was some time on the way.
+const (
+	mostSkew = 30 * time.Second
+	skewStep = 10 * time.Second
+)
 
 // rightClock compares this machine's clock with the management cluster's.
 func (s *session) rightClock(ctx context.Context) error {
@@ -361,7 +365,11 @@ func (s *session) rightClock(ctx context.Context) error {
 		return err
 	}
 	if skew := s.app.Clock.Now().Sub(theirs); skew.Abs() > mostSkew {
-		return withHint(fmt.Errorf("this machine's clock is %s off that of the management cluster: windows would open at the wrong time", skew.Round(time.Second)), "set the clock")
+		side := "ahead of"
+		if skew < 0 {
+			side = "behind"
+		}
+		return withHint(fmt.Errorf("this machine's clock is %s %s that of the management cluster: windows would open at the wrong time", skew.Abs().Round(skewStep), side), "set the clock")
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestAWrongClockOpensNoWindow(t *testing.T) {
 	o.wrap = func(next http.RoundTripper) http.RoundTripper { return lateAnswers{next} }
 	code, _, said := o.run(t.Context(), "--playbook", o.book(t, "now", -time.Hour, time.Hour, ""))
 	require.Equal(t, cli.CodeError, code, said)
-	assert.Contains(t, said, "this machine's clock is -1h0m")
+	assert.Contains(t, said, "this machine's clock is 1h0m0s behind that of the management cluster")
 }
 
 // lateAnswers come from a server whose clock is an hour ahead.
