@@ -16,6 +16,9 @@ process() {
 echo "== translation alone, per operation"
 go test ./internal/translate -run '^$' -bench Translate -benchmem | grep ^Benchmark
 
+echo "== simulated fleet: 200 clusters, 30 nights"
+go test ./internal/fleet -run '^$' -bench Fleet -benchtime 3x | grep ^Benchmark
+
 echo "== plan of a 15-node cluster from a snapshot, whole process"
 go run ./hack/fleet -n 1 -workers 14 -o "$work/one"
 process "plan, 15 nodes, JSON snapshot" bin/migrate plan --from "$work/one" -o json="$work/plan.json"

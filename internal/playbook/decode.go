@@ -73,9 +73,10 @@ type Effective struct {
 
 // reader reads one layer.
 type reader struct {
-	file     string
-	suggest  Suggest
-	mistakes []Mistake
+	// kind is what the file has to be.
+	kind, file string
+	suggest    Suggest
+	mistakes   []Mistake
 }
 
 func (r *reader) wrong(node *yaml.Node, format string, args ...any) {
@@ -93,7 +94,7 @@ func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 	var mistakes []Mistake
 	origins := map[*yaml.Node]string{}
 	for _, layer := range layers {
-		r := &reader{file: layer.Name, suggest: suggest}
+		r := &reader{kind: Kind, file: layer.Name, suggest: suggest}
 		node := r.parse(layer.Data)
 		if node != nil {
 			r.check(node, reflect.TypeFor[Playbook](), "", 0)
@@ -117,12 +118,17 @@ func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 		}
 	}
 	if len(mistakes) > 0 {
-		slices.SortStableFunc(mistakes, func(a, b Mistake) int {
-			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-		})
-		return nil, &InvalidError{mistakes}
+		return nil, invalid(mistakes)
 	}
 	return e, nil
+}
+
+// invalid puts mistakes into the order of their places.
+func invalid(mistakes []Mistake) error {
+	slices.SortStableFunc(mistakes, func(a, b Mistake) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return &InvalidError{mistakes}
 }
 
 // complete puts in what holds for windows where nobody says anything: without windows there is nothing to complete.
@@ -293,7 +299,7 @@ func (r *reader) mapping(node *yaml.Node, t reflect.Type, path, what string, dep
 
 // identity wants a file to say what it is.
 func (r *reader) identity(node *yaml.Node) {
-	for _, field := range []struct{ key, want string }{{"apiVersion", migrationv1alpha1.APIVersion}, {"kind", Kind}} {
+	for _, field := range []struct{ key, want string }{{"apiVersion", migrationv1alpha1.APIVersion}, {"kind", r.kind}} {
 		found := false
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			if node.Content[i].Value != field.key {

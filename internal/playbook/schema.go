@@ -7,7 +7,10 @@ import (
 )
 
 // Schema is the JSON Schema of a playbook, from the types themselves.
-func Schema() *jsonschema.Schema {
+func Schema() *jsonschema.Schema { return SchemaOf(&Playbook{}, Kind) }
+
+// SchemaOf is the JSON Schema of a document that is read with ReadDocument.
+func SchemaOf(document any, title string) *jsonschema.Schema {
 	texts := map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[Duration](): {Type: "string", Pattern: `^([0-9]+d|([0-9]+(\.[0-9]+)?(h|m|s|ms))+|0)$`, Description: "A length of time, like 45m, 8h or 14d."},
 		reflect.TypeFor[Cron]():     {Type: "string", Description: "minute, hour, day-of-month, month, day-of-week"},
@@ -15,7 +18,7 @@ func Schema() *jsonschema.Schema {
 		reflect.TypeFor[Local]():    {Type: "string", Pattern: `^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2})?$`, Description: "A day, or a time of a day."},
 	}
 	r := &jsonschema.Reflector{Mapper: func(t reflect.Type) *jsonschema.Schema { return texts[t] }, DoNotReference: true, Anonymous: true}
-	schema := r.Reflect(&Playbook{})
-	schema.Title = Kind
+	schema := r.Reflect(document)
+	schema.Title = title
 	return schema
 }

@@ -1,0 +1,411 @@
+package fleet
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	validator "github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+const oneWave = "  waves: [{name: all, clusters: {all: true}, until: adopt}]\n"
+
+func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
+	t.Parallel()
+	suggest := func(_ string, known []string) string { return "; known: " + strings.Join(known, ",") }
+	wave := func(keys string) string { return head + "  waves:\n    - {name: a, until: adopt, " + keys + "}\n" }
+	for name, test := range map[string]struct{ text, want string }{
+		"empty":             {"", "f.yaml: the file is empty"},
+		"a playbook":        {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {}\n", `kind: it is "Playbook"; it must be Fleet`},
+		"unknown":           {head + "  limts: {}\n" + oneWave, `f.yaml:5:3: unknown key "limts" in spec; known: assume,description,hold,limits,playbooks,waves`},
+		"twice":             {head + "  waves: []\n  waves: []\n", `f.yaml:6:3: key "waves" appears twice in spec`},
+		"no waves":          {head + "  waves: []\n", "f.yaml:5:10: spec.waves: there are 0 waves"},
+		"no name":           {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Fleet\nspec:\n" + oneWave, `metadata.name: it is ""; it must be a DNS label`},
+		"odd name":          {strings.Replace(head, "anubis", "Anubis/..", 1) + oneWave, `f.yaml:3:18: metadata.name: it is "Anubis/.."; it must be a DNS label`},
+		"no limit":          {head + "  limits: {clusters: 0}\n" + oneWave, "f.yaml:5:22: spec.limits.clusters: that number is not possible"},
+		"many":              {head + "  limits: {perOrganization: 101}\n" + oneWave, "spec.limits.perOrganization"},
+		"never held":        {head + "  hold: {sameFailure: 0}\n" + oneWave, "spec.hold.sameFailure"},
+		"no number":         {head + "  limits: {unfinished: some}\n" + oneWave, `spec.limits.unfinished is "some"`},
+		"no time":           {head + "  assume: {worker: 0s}\n" + oneWave, "f.yaml:5:20: spec.assume.worker: nothing is done in no time"},
+		"no length":         {head + "  waves: [{name: a, clusters: {all: true}, until: adopt, soak: long}]\n", `spec.waves[0].soak: "long" is no length of time`},
+		"odd phase":         {wave("clusters: {all: true}, until: roll"), `key "until" appears twice`},
+		"another phase":     {head + "  waves: [{name: a, clusters: {all: true}, until: roll}]\n", `spec.waves[0].until: it is "roll"; it can be fence, translate`},
+		"selects nothing":   {wave("clusters: {exclude: [x]}"), "spec.waves[0].clusters: it selects nothing"},
+		"contradiction":     {wave("clusters: {all: true, organizations: [acme]}"), "spec.waves[0].clusters.all: all and organizations"},
+		"odd selector":      {wave("clusters: {selector: 'a in ('}"), `spec.waves[0].clusters.selector: the selector "a in ("`},
+		"named twice":       {wave("clusters: {names: [x, y, x]}"), "f.yaml:6:56: spec.waves[0].clusters.names[2]: cluster x is named twice"},
+		"named, excluded":   {wave("clusters: {names: [x], exclude: [x]}"), "cluster x is named and excluded"},
+		"an empty name":     {wave(`clusters: {names: [""]}`), "spec.waves[0].clusters.names[0]: it is empty"},
+		"no canary":         {wave("clusters: {all: true}, afterCanary: 1h"), "spec.waves[0].afterCanary: there is no canary"},
+		"canary excluded":   {wave("clusters: {all: true, exclude: [x]}, canary: x"), "spec.waves[0].canary: cluster x is excluded"},
+		"the same wave":     {head + "  waves: [{name: a, clusters: {all: true}, until: adopt}, {name: a, clusters: {all: true}, until: workers}]\n", `spec.waves[1].name: another wave is called "a", too`},
+		"an alias":          {head + "  waves: &a []\n", "anchors, aliases and deep nesting are not allowed"},
+		"two documents":     {head + oneWave + "---\n" + head, "only one document is allowed"},
+		"an empty playbook": {head + "  playbooks: ['']\n" + oneWave, "spec.playbooks[0]: it is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Read(suggest, playbook.Layer{Name: "f.yaml", Data: []byte(test.text)})
+			var invalid *playbook.InvalidError
+			require.ErrorAs(t, err, &invalid)
+			assert.Contains(t, err.Error(), test.want)
+		})
+	}
+}
+
+func TestWhatNobodySaysIsCareful(t *testing.T) {
+	t.Parallel()
+	f := readFleet(t, oneWave)
+	assert.Equal(t, Limits{Clusters: 1}, f.Spec.Limits)
+	assert.Equal(t, 2, f.Spec.Hold.SameFailure)
+	assert.Equal(t, "default", f.Metadata.Namespace)
+	f = readFleet(t, "  limits: {perOrganization: 2}\n"+oneWave)
+	assert.Equal(t, Limits{Clusters: 1, PerOrganization: 2}, f.Spec.Limits, "what is said does not unsay the rest")
+}
+
+// TestShippedFleets are valid, by the reader and by the schema.
+func TestShippedFleets(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../playbooks/fleets/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	text, err := json.Marshal(Schema())
+	require.NoError(t, err)
+	parsed, err := validator.UnmarshalJSON(bytes.NewReader(text))
+	require.NoError(t, err)
+	compiler := validator.NewCompiler()
+	require.NoError(t, compiler.AddResource("fleet.json", parsed))
+	schema, err := compiler.Compile("fleet.json")
+	require.NoError(t, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, err = Read(nil, playbook.Layer{Name: file, Data: data})
+		require.NoError(t, err)
+		asJSON, err := yaml.YAMLToJSON(data)
+		require.NoError(t, err)
+		document, err := validator.UnmarshalJSON(bytes.NewReader(asJSON))
+		require.NoError(t, err)
+		assert.NoError(t, schema.Validate(document), file)
+	}
+	wrong, err := validator.UnmarshalJSON(strings.NewReader(`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Fleet","metadata":{"name":"x"},"spec":{"waves":[],"wave":1}}`))
+	require.NoError(t, err)
+	assert.Error(t, schema.Validate(wrong), "the schema is strict, too")
+}
+
+func TestWavesFindTheirClusters(t *testing.T) {
+	t.Parallel()
+	all := []Candidate{
+		{ID: "d", Organization: "acme", Labels: map[string]string{"region": "eu"}}, {ID: "b", Organization: "acme"}, {ID: "a", Organization: "globex", Labels: map[string]string{"region": "eu"}}, {ID: "c", Organization: "globex"},
+	}
+	members := func(f *Fleet) (out [][]string) {
+		r, problems := f.Assign(all)
+		require.Empty(t, problems)
+		for _, g := range r.Groups {
+			var ids []string
+			for _, m := range g.Members {
+				ids = append(ids, fmt.Sprint(m.ID, m.From))
+			}
+			out = append(out, ids)
+		}
+		return out
+	}
+	assert.Equal(t, [][]string{{"c0", "b0"}, {"d0", "b3"}, {"a0", "c3", "d5"}}, members(readFleet(t, `  waves:
+    - {name: named, clusters: {names: [c, b]}, until: adopt}
+    - {name: acme, clusters: {organizations: [acme]}, canary: d, until: workers}
+    - {name: rest, clusters: {all: true, exclude: [b]}, until: finalize}
+`)), "names in their order, the canary first, and everybody only as far as is left")
+	assert.Equal(t, [][]string{{"a0"}}, members(readFleet(t, "  waves: [{name: both, clusters: {organizations: [globex], selector: region=eu}, until: adopt}]\n")))
+	assert.Equal(t, [][]string{{"a0", "d0"}, nil}, members(readFleet(t, "  waves: [{name: eu, clusters: {selector: region=eu}, until: workers}, {name: again, clusters: {selector: region=eu}, until: adopt}]\n")))
+	for spec, want := range map[string]string{
+		"  waves: [{name: a, clusters: {names: [zz]}, until: adopt}]\n":                                                     "spec.waves[0].clusters.names[0] there is no cluster zz",
+		"  waves: [{name: a, clusters: {organizations: [acme]}, canary: a, until: adopt}]\n":                                "spec.waves[0].canary cluster a does not belong to the wave",
+		"  waves: [{name: a, clusters: {all: true}, until: workers}, {name: b, clusters: {names: [a]}, until: adopt}]\n":    "spec.waves[1].clusters.names[0] cluster a is brought as far by an earlier wave",
+		"  waves: [{name: a, clusters: {names: [a]}, until: adopt}, {name: b, clusters: {names: [nn, a]}, until: adopt}]\n": "spec.waves[1].clusters.names[0] there is no cluster nn",
+	} {
+		_, problems := readFleet(t, spec).Assign(all)
+		require.NotEmpty(t, problems, spec)
+		assert.Equal(t, want, problems[0].Path+" "+problems[0].Text)
+	}
+}
+
+func TestTheRecordHoldsOnTheSecondFailureOfAKind(t *testing.T) {
+	t.Parallel()
+	r, now := &Record{}, at("2026-11-22T22:00:00Z")
+	fail := func(cluster, run string, after time.Duration, classes ...string) bool {
+		return r.Note(Failure{Cluster: cluster, Run: run, At: now.Add(after), Classes: classes, Message: strings.Repeat("long ", 200)}, 2)
+	}
+	assert.True(t, fail("a", "1", 0, StepClass("workers/k3m9a")))
+	assert.False(t, fail("a", "1", time.Second, StepClass("workers/k3m9a")), "the same run is known")
+	assert.True(t, fail("b", "2", time.Minute, StepClass("workers/settled")))
+	assert.Nil(t, r.Hold, "another kind of step")
+	assert.True(t, fail("c", "", 2*time.Minute, CheckClass("CHK-CP-001"), CheckClass("CHK-VM-007")))
+	assert.False(t, fail("c", "", 2*time.Minute, CheckClass("CHK-CP-001"), CheckClass("CHK-VM-007")), "without a run, the time tells")
+	assert.True(t, fail("d", "3", 3*time.Minute, CheckClass("CHK-X-001"), CheckClass("CHK-VM-007")))
+	require.NotNil(t, r.Hold)
+	assert.Equal(t, "check CHK-VM-007", r.Hold.Class)
+	assert.Equal(t, []string{"c", "d"}, r.Hold.Clusters)
+	assert.Less(t, len(r.Failures[0].Message), 260)
+	assert.True(t, fail("e", "4", 4*time.Minute, StepClass("workers/x")))
+	assert.Equal(t, "check CHK-VM-007", r.Hold.Class, "the first reason stays")
+
+	text, err := r.Encode()
+	require.NoError(t, err)
+	back, err := DecodeRecord(text)
+	require.NoError(t, err)
+	assert.Equal(t, r, back)
+
+	r.Release(now.Add(time.Hour), "ops@example.com", "repaired")
+	assert.Nil(t, r.Hold)
+	assert.Empty(t, r.Failures)
+	assert.False(t, fail("f", "5", 5*time.Minute, "error"), "what went wrong before is forgiven")
+	assert.True(t, fail("f", "6", 2*time.Hour, "error"))
+	assert.True(t, fail("f", "7", 3*time.Hour, "error"))
+	assert.NotNil(t, r.Hold, "the same cluster twice is twice")
+
+	for _, broken := range []string{"{", `{"held":true}`, "{}{}", "[]"} {
+		_, err := DecodeRecord(broken)
+		require.Error(t, err, broken)
+	}
+	empty, err := DecodeRecord("")
+	require.NoError(t, err)
+	assert.Equal(t, &Record{}, empty)
+}
+
+func TestARecordTakesInWhatOthersWrote(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	mine := &Record{Failures: []Failure{{Cluster: "a", At: now}}}
+	mine.Merge(&Record{Hold: &Hold{Since: now, By: "ops@example.com", Reason: "disk alert"}})
+	require.NotNil(t, mine.Hold, "a hold of people is not lost")
+	released := &Record{}
+	released.Release(now.Add(time.Minute), "ops@example.com", "replaced")
+	mine.Merge(released)
+	assert.Nil(t, mine.Hold)
+	assert.Empty(t, mine.Failures)
+	mine.Merge(&Record{Hold: &Hold{Since: now}})
+	assert.Nil(t, mine.Hold, "a hold of before the release is over")
+	mine.Merge(&Record{Hold: &Hold{Since: now.Add(time.Minute + time.Millisecond), Class: "error"}})
+	assert.NotNil(t, mine.Hold, "one that came right after the release is not")
+}
+
+// bookOf is a book of one wave of three clusters.
+func bookOf(t *testing.T, spec string, known map[string]Progress) *Book {
+	t.Helper()
+	r, problems := readFleet(t, spec).Assign([]Candidate{{ID: "a", Organization: "acme"}, {ID: "b", Organization: "acme"}, {ID: "c", Organization: "globex"}})
+	require.Empty(t, problems)
+	return NewBook(r, &Record{}, at("2026-11-22T22:00:00Z"), known)
+}
+
+func done(phases int, when time.Time) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, phase := range Phases()[:phases] {
+		out[phase] = when
+	}
+	return out
+}
+
+func TestWhoMayBegin(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	const three = "  limits: {clusters: 3}\n"
+	adopt := three + "  waves: [{name: all, clusters: {all: true}, until: adopt}]\n"
+	for name, test := range map[string]struct {
+		spec  string
+		known map[string]Progress
+		hold  bool
+		start string
+		waits string
+		wake  time.Duration
+	}{
+		"everybody":               {spec: adopt, start: "a b c"},
+		"as many as at once":      {spec: oneWave, start: "a", waits: "b=limit c=limit"},
+		"one of an organization":  {spec: "  limits: {clusters: 3, perOrganization: 1}\n" + oneWave, start: "a c", waits: "b=organization"},
+		"somebody else's counts":  {spec: "  limits: {clusters: 1}\n" + oneWave, known: map[string]Progress{"c": {Standing: Elsewhere, NotBefore: now.Add(time.Minute)}}, waits: "a=limit b=limit c=time", wake: time.Minute},
+		"one that was killed":     {spec: oneWave, known: map[string]Progress{"c": {Standing: Elsewhere}}, start: "c", waits: "a=limit b=limit"},
+		"begun ones first":        {spec: oneWave, known: map[string]Progress{"c": {Begun: true}}, start: "c", waits: "a=limit b=limit"},
+		"few that are unfinished": {spec: "  limits: {clusters: 3, unfinished: 1}\n" + oneWave, known: map[string]Progress{"b": {Done: done(1, now), NotBefore: now.Add(time.Hour)}}, waits: "a=unfinished b=time c=unfinished", wake: time.Hour},
+		"the canary alone":        {spec: three + "  waves: [{name: all, clusters: {all: true}, canary: b, afterCanary: 2h, until: adopt}]\n", start: "b", waits: "a=canary c=canary"},
+		"the canary rests":        {spec: three + "  waves: [{name: all, clusters: {all: true}, canary: b, afterCanary: 2h, until: adopt}]\n", known: map[string]Progress{"b": {Done: done(3, now.Add(-time.Hour))}}, waits: "a=canary c=canary", wake: time.Hour},
+		"a wave rests":            {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt, soak: 3h}, {name: all, clusters: {all: true}, until: adopt}]\n", known: map[string]Progress{"b": {Done: done(3, now.Add(-time.Hour))}}, waits: "a=soak c=soak", wake: 2 * time.Hour},
+		"a wave is not done":      {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: adopt}]\n", start: "b", waits: "a=wave c=wave"},
+		"half-way in a later one": {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: workers}]\n", known: map[string]Progress{"a": {Done: done(3, now), Begun: true, Half: true}}, start: "b a", waits: "c=wave"},
+		"failed before this run":  {spec: adopt, known: map[string]Progress{"a": {Standing: Failed, At: now.Add(-time.Hour), Classes: []string{"x"}}}, start: "a b c"},
+		"failed in this run":      {spec: adopt, known: map[string]Progress{"a": {Standing: Failed, At: now.Add(time.Second)}}, start: "b c", waits: "a=people"},
+		"paused":                  {spec: adopt, known: map[string]Progress{"a": {Standing: Paused}}, start: "b c", waits: "a=people"},
+		"taken back":              {spec: adopt, known: map[string]Progress{"a": {Standing: TakenBack, At: now.Add(-time.Hour)}}, start: "b c", waits: "a=people"},
+		"held":                    {spec: adopt, hold: true, known: map[string]Progress{"a": {Half: true}}, waits: "a=hold b=hold c=hold"},
+		"done":                    {spec: adopt, known: map[string]Progress{"a": {Done: done(3, now)}, "b": {Done: done(4, now)}}, start: "c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := bookOf(t, test.spec, test.known)
+			if test.hold {
+				b.Record.Hold = &Hold{Since: now}
+			}
+			d, err := b.Decide(now)
+			require.NoError(t, err)
+			var starts, waits []string
+			for _, s := range d.Start {
+				starts = append(starts, s.Cluster)
+			}
+			for _, id := range []string{"a", "b", "c"} {
+				if w, waiting := d.Waits[id]; waiting {
+					waits = append(waits, id+"="+string(w.Cause))
+				}
+			}
+			assert.Equal(t, test.start, strings.Join(starts, " "))
+			assert.Equal(t, test.waits, strings.Join(waits, " "))
+			if test.wake == 0 {
+				assert.True(t, d.Wake.IsZero(), d.Wake)
+			} else {
+				assert.Equal(t, test.wake, d.Wake.Sub(now))
+			}
+		})
+	}
+}
+
+func TestAClusterIsSentOnWhenItsApprovalIsThere(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
+	b.Begin("a")
+	adopted := Progress{Standing: Ready, Done: done(3, now)}
+	b.End("a", now, Outcome{Progress: &adopted, Standing: Gated, Gate: plan.PhaseControlPlane, Message: "needs the approval"})
+	starts := func() int {
+		d, err := b.Decide(now)
+		require.NoError(t, err)
+		return len(d.Start)
+	}
+	assert.Zero(t, starts())
+	b.See("a", adopted)
+	assert.Zero(t, starts(), "what is seen again changes nothing")
+	adopted.Approved = []string{plan.PhaseControlPlane}
+	b.See("a", adopted)
+	assert.Equal(t, 1, starts())
+	b.Begin("a")
+	b.See("a", Progress{Standing: Paused})
+	assert.Equal(t, Running, b.Progress("a").Standing, "what this run works on is its own business")
+	b.End("a", now, Outcome{Standing: Failed, Classes: []string{"error"}})
+	adopted.Approved = nil
+	b.See("a", adopted)
+	assert.Equal(t, Failed, b.Progress("a").Standing)
+	assert.True(t, b.See("a", Progress{Standing: Failed, Run: "7", At: now.Add(time.Hour), Classes: []string{"error"}}), "a run of somebody else counts")
+	assert.NotNil(t, b.Record.Hold)
+}
+
+func TestALookThatComesLateChangesNothing(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
+	b.Begin("a")
+	waits := Progress{Standing: Ready, Done: done(3, now), Run: "1"}
+	b.End("a", now, Outcome{Progress: &waits, Run: "1", Standing: Gated, Gate: plan.PhaseControlPlane})
+	b.See("a", Progress{Standing: Elsewhere, Done: done(2, now), Run: "1"})
+	assert.Equal(t, Gated, b.Progress("a").Standing, "or it would be run again for every look")
+	b.See("a", waits)
+	assert.Equal(t, Gated, b.Progress("a").Standing)
+	b.See("a", Progress{Standing: Elsewhere, Done: done(3, now), Run: "2"})
+	assert.Equal(t, Elsewhere, b.Progress("a").Standing, "somebody else's run")
+	b.See("a", Progress{Standing: Ready, Done: done(4, now), Run: "2"})
+	assert.Equal(t, Ready, b.Progress("a").Standing)
+}
+
+func TestARunThatDoesNothingIsNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
+	b.Begin("a")
+	b.End("a", now, Outcome{Standing: Ready})
+	d, err := b.Decide(now)
+	require.NoError(t, err)
+	assert.Empty(t, d.Start)
+	assert.Equal(t, now.Add(time.Minute), d.Wake)
+}
+
+// TestDecisionsKeepTheLimits whatever is known.
+func TestDecisionsKeepTheLimits(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-25T23:00:00Z")
+	door, _ := windows(t, nightly)
+	rapid.Check(t, func(t *rapid.T) {
+		limits := Limits{Clusters: rapid.IntRange(1, 6).Draw(t, "clusters"), PerOrganization: rapid.IntRange(0, 3).Draw(t, "perOrganization"), Unfinished: rapid.IntRange(0, 6).Draw(t, "unfinished")}
+		f, err := Read(nil, playbook.Layer{Name: "f", Data: []byte(head + fmt.Sprintf("  limits: {clusters: %d, perOrganization: %d, unfinished: %d}\n", limits.Clusters, limits.PerOrganization, limits.Unfinished) +
+			"  waves: [{name: first, clusters: {organizations: [acme]}, canary: c004, until: adopt, soak: 2h}, {name: rest, clusters: {all: true}, until: workers}]\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, _ := f.Assign(candidates(24))
+		for i := range r.Groups {
+			r.Groups[i].Door = door
+		}
+		known := map[string]Progress{}
+		for _, id := range r.Clusters() {
+			known[id] = Progress{
+				Standing: rapid.SampledFrom(Standings()).Draw(t, "standing"), Done: done(rapid.IntRange(0, 5).Draw(t, "done"), now.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "hours"))*time.Hour)),
+				Begun: rapid.Bool().Draw(t, "begun"), Half: rapid.IntRange(0, 9).Draw(t, "half") == 0, At: now.Add(-time.Duration(rapid.IntRange(-2, 2).Draw(t, "at")) * time.Hour),
+			}
+		}
+		b := NewBook(r, &Record{}, now, known)
+		busy, organizations, by := 0, map[string]string{}, map[string]int{}
+		for _, c := range candidates(24) {
+			organizations[c.ID] = c.Organization
+			if p := known[c.ID]; p.Standing == Running || p.Standing == Elsewhere {
+				busy++
+				by[c.Organization]++
+			}
+		}
+		d, err := b.Decide(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _ := b.Decide(now)
+		if fmt.Sprint(d.Start) != fmt.Sprint(again.Start) {
+			t.Fatal("the same knowledge gave another decision")
+		}
+		for _, s := range d.Start {
+			p := known[s.Cluster]
+			if p.Standing == Paused || p.Standing == Gated || p.Standing == Running || p.Standing == TakenBack {
+				t.Fatalf("%s began, and is %s", s.Cluster, p.Standing)
+			}
+			if p.Standing != Elsewhere {
+				busy++
+				by[organizations[s.Cluster]]++
+				if busy > limits.Clusters || limits.PerOrganization > 0 && by[organizations[s.Cluster]] > limits.PerOrganization {
+					t.Fatalf("%s began over a limit", s.Cluster)
+				}
+			}
+			if _, waits := d.Waits[s.Cluster]; waits {
+				t.Fatalf("%s begins and waits", s.Cluster)
+			}
+		}
+	})
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(head + oneWave))
+	f.Add([]byte(head + fleetOf200))
+	f.Add([]byte(head + "  waves: [{name: a, clusters: {selector: 'a in (b)', names: [c000]}, canary: c000, until: workers, soak: 1d}]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fleet, err := Read(nil, playbook.Layer{Name: "f", Data: data})
+		if err != nil {
+			return
+		}
+		r, _ := fleet.Assign(candidates(8))
+		if _, err := NewBook(r, &Record{}, time.Unix(0, 0), nil).Decide(time.Unix(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,184 @@
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// Failure is something that went wrong with a cluster.
+type Failure struct {
+	Cluster string `json:"cluster"`
+	// Run is the run's id; empty when the run ended before it had one.
+	Run string    `json:"run,omitempty"`
+	At  time.Time `json:"at"`
+	// Classes are the kinds of what went wrong: "step workers/*", "check CHK-CP-001", "error".
+	Classes []string `json:"classes"`
+	Message string   `json:"message,omitempty"`
+}
+
+// Hold keeps everything from beginning until somebody ends it.
+type Hold struct {
+	Since time.Time `json:"since"`
+	// Class is what went wrong too often; empty when people asked for the hold.
+	Class string `json:"class,omitempty"`
+	// Clusters are those it went wrong with.
+	Clusters []string `json:"clusters,omitempty"`
+	// By and Reason are whose hold it is, if people asked for it.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (h *Hold) String() string {
+	at := h.Since.UTC().Format(time.RFC3339)
+	if h.Class == "" {
+		return fmt.Sprintf("held since %s by %s: %s", at, h.By, h.Reason)
+	}
+	return fmt.Sprintf("held since %s: %s went wrong with %s", at, h.Class, strings.Join(h.Clusters, ", "))
+}
+
+// Release ends a hold, and forgives what went wrong before.
+type Release struct {
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	// Hold is the one that was ended, if there was one.
+	Hold *Hold `json:"hold,omitempty"`
+}
+
+// Record is what a fleet keeps beyond the ClusterMigrations.
+type Record struct {
+	// Failures are those since the last release, the oldest first.
+	Failures []Failure `json:"failures,omitempty"`
+	Hold     *Hold     `json:"hold,omitempty"`
+	// Releases are the last ones, the oldest first.
+	Releases []Release `json:"releases,omitempty"`
+}
+
+// moment is the time that a record keeps: exact enough to tell a hold that somebody ended from one that came right after.
+func moment(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// Bounds of a record: it has to fit into an object, whatever happens.
+const (
+	mostFailures = 1000
+	mostReleases = 100
+	longestText  = 240
+)
+
+// Note adds a failure, and holds the fleet if the same has gone wrong too often by now. One that is known changes nothing; false tells so.
+func (r *Record) Note(f Failure, sameFailure int) bool {
+	if f.At.Before(r.Released()) || slices.ContainsFunc(r.Failures, func(have Failure) bool {
+		return have.Cluster == f.Cluster && (f.Run != "" && have.Run == f.Run || have.At.Equal(f.At))
+	}) {
+		return false
+	}
+	f.At, f.Message = moment(f.At), shortened(f.Message)
+	r.Failures = append(r.Failures, f)
+	if over := len(r.Failures) - mostFailures; over > 0 {
+		r.Failures = slices.Delete(r.Failures, 0, over)
+	}
+	for _, class := range f.Classes {
+		if r.Hold != nil {
+			break
+		}
+		var clusters []string
+		times := 0
+		for _, known := range r.Failures {
+			if slices.Contains(known.Classes, class) {
+				times++
+				if !slices.Contains(clusters, known.Cluster) {
+					clusters = append(clusters, known.Cluster)
+				}
+			}
+		}
+		if times >= sameFailure {
+			r.Hold = &Hold{Since: f.At, Class: class, Clusters: clusters}
+		}
+	}
+	return true
+}
+
+// Release ends the hold.
+func (r *Record) Release(now time.Time, by, reason string) {
+	r.Releases = append(r.Releases, Release{At: moment(now), By: by, Reason: shortened(reason), Hold: r.Hold})
+	if over := len(r.Releases) - mostReleases; over > 0 {
+		r.Releases = slices.Delete(r.Releases, 0, over)
+	}
+	r.Failures, r.Hold = nil, nil
+}
+
+// Released is when somebody ended a hold last; zero when nobody did.
+func (r *Record) Released() time.Time {
+	if len(r.Releases) == 0 {
+		return time.Time{}
+	}
+	return r.Releases[len(r.Releases)-1].At
+}
+
+// Merge takes in what somebody else wrote into the record: holds that people asked for, and releases.
+func (r *Record) Merge(other *Record) {
+	if other.Released().After(r.Released()) {
+		r.Releases = other.Releases
+		r.Failures = slices.DeleteFunc(r.Failures, func(f Failure) bool { return f.At.Before(r.Released()) })
+		if r.Hold != nil && !r.Hold.Since.After(r.Released()) {
+			r.Hold = nil
+		}
+	}
+	if r.Hold == nil && other.Hold != nil && other.Hold.Since.After(r.Released()) {
+		r.Hold = other.Hold
+	}
+}
+
+// Encode writes a record down.
+func (r *Record) Encode() (string, error) {
+	text, err := json.Marshal(r)
+	return string(text), err
+}
+
+// DecodeRecord reads one back; nothing is an empty record.
+func DecodeRecord(text string) (*Record, error) {
+	r := &Record{}
+	if text == "" {
+		return r, nil
+	}
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(r); err != nil {
+		return nil, fmt.Errorf("reading the fleet's record: %w", err)
+	}
+	if decoder.More() {
+		return nil, errors.New("reading the fleet's record: something follows it")
+	}
+	return r, nil
+}
+
+func shortened(text string) string {
+	if runes := []rune(text); len(runes) > longestText {
+		return string(runes[:longestText-1]) + "…"
+	}
+	return text
+}
+
+// Classes of what goes wrong.
+const (
+	classStep  = "step "
+	classCheck = "check "
+	// ClassError is everything unexpected before a step was begun.
+	ClassError = "error"
+)
+
+// StepClass is the kind of a step that failed: every worker's is the same.
+func StepClass(step string) string {
+	if id, found := strings.CutPrefix(step, plan.PhaseWorkers+"/"); found && id != "settled" {
+		step = plan.PhaseWorkers + "/*"
+	}
+	return classStep + step
+}
+
+// CheckClass is the kind of a check that stood in the way.
+func CheckClass(id string) string { return classCheck + id }

@@ -1,0 +1,216 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// Sight is what the management cluster tells while a fleet is worked on.
+type Sight struct {
+	// Clusters are those that may have changed.
+	Clusters map[string]Progress
+	// Record is the fleet's record as somebody else wrote it; nil when it was not read.
+	Record *Record
+}
+
+// Worker works through a fleet: it runs the clusters that may begin, as many at once as may be, and ends when nothing begins any more.
+type Worker struct {
+	Book  *Book
+	Clock clock.WithTicker
+	// Run runs one cluster until its run ends.
+	Run func(ctx context.Context, start Start) Outcome
+	// Keep writes the record.
+	Keep func(ctx context.Context, record *Record) error
+	// Gate says whether this run still has the fleet's lock; nil when there is none.
+	Gate func(ctx context.Context) error
+	// Sights tells of changes; nil when nobody watches.
+	Sights <-chan Sight
+	// Tell hears sentences about what happens; it may be nil.
+	Tell func(format string, args ...any)
+	// Wait has the worker stay until the next time comes.
+	Wait bool
+
+	ended   chan ended
+	runs    []ClusterRun
+	running map[string]int
+	// broken is why the record could not be written: nothing begins any more.
+	broken error
+}
+
+// ended is the end of one cluster's run.
+type ended struct {
+	cluster string
+	outcome Outcome
+}
+
+// Ending is how the work on a fleet ended. The list is closed.
+type Ending string
+
+const (
+	// Done means that every wave is.
+	Done Ending = "ok"
+	// Waits means that something can begin later, by itself or when people have approved it.
+	Waits Ending = "waiting"
+	// Held means that the fleet is held.
+	Held Ending = "held"
+	// NeedsDecision means that nothing but decisions and checks of people is in the way.
+	NeedsDecision Ending = "blocked"
+	// Failures means that some clusters failed, and nothing else can begin.
+	Failures Ending = "stopped"
+	// Interrupted means that somebody pressed Ctrl-C.
+	Interrupted Ending = "interrupted"
+)
+
+// ErrNotKept means that the fleet's record could not be written.
+var ErrNotKept = errors.New("the fleet's record could not be written, so a hold would be lost; nothing begins any more")
+
+// Work runs until nothing can begin any more; it returns how it ended, and what was run. Once the context has ended nothing begins, and it returns when the runs at work have
+// ended, which have the same context and end at their next safe point.
+func (w *Worker) Work(ctx context.Context) (Ending, []ClusterRun, error) {
+	w.ended, w.running = make(chan ended), map[string]int{}
+	for {
+		d, err := w.Book.Decide(w.Clock.Now())
+		if err != nil {
+			w.broken = errors.Join(w.broken, err)
+		}
+		if w.Gate != nil && len(d.Start) > 0 && w.broken == nil && ctx.Err() == nil {
+			w.broken = w.Gate(ctx)
+		}
+		if w.broken == nil && ctx.Err() == nil {
+			for _, start := range d.Start {
+				w.begin(ctx, start)
+			}
+		}
+		if len(w.running) == 0 {
+			if ending := w.over(ctx, d); ending != "" {
+				return ending, w.runs, w.broken
+			}
+		}
+		w.await(ctx, d.Wake)
+	}
+}
+
+// over says how the work ends when nothing runs; empty when there is something to wait for.
+func (w *Worker) over(ctx context.Context, d Decision) Ending {
+	switch {
+	case ctx.Err() != nil:
+		return Interrupted
+	case w.broken != nil:
+		return Failures
+	case d.Done:
+		return Done
+	case w.Book.Record.Hold != nil:
+		return Held
+	case !d.Wake.IsZero() && w.Wait:
+		return ""
+	case !d.Wake.IsZero():
+		return Waits
+	}
+	worst := Waits
+	for _, p := range w.Book.progress {
+		switch p.Standing {
+		case Failed, TakenBack:
+			return Failures
+		case Blocked:
+			worst = NeedsDecision
+		case Ready, Running, Elsewhere, Paused, Gated, Enough:
+		}
+	}
+	return worst
+}
+
+// begin runs one cluster.
+func (w *Worker) begin(ctx context.Context, start Start) {
+	w.Book.Begin(start.Cluster)
+	w.running[start.Cluster] = len(w.runs)
+	w.runs = append(w.runs, ClusterRun{Cluster: start.Cluster, Wave: start.Wave, Until: start.Until, StartedAt: w.now()})
+	w.tell("%s begins, of wave %s, until phase %s", start.Cluster, start.Wave, start.Until)
+	go func() { w.ended <- ended{start.Cluster, w.Run(ctx, start)} }()
+}
+
+func (w *Worker) now() time.Time { return w.Clock.Now().UTC().Truncate(time.Second) }
+
+// await waits until a run ends, something is seen, a time comes or, while nothing has been told to stop, somebody presses Ctrl-C.
+func (w *Worker) await(ctx context.Context, wake time.Time) {
+	stop, sights := ctx.Done(), w.Sights
+	var alarm <-chan time.Time
+	if ctx.Err() != nil {
+		stop, sights = nil, nil
+	} else if !wake.IsZero() {
+		if len(w.running) == 0 {
+			w.tell("waiting until %s; Ctrl-C ends the wait, and the same command waits again", wake.UTC().Format(time.RFC3339))
+		}
+		timer := w.Clock.NewTimer(wake.Sub(w.Clock.Now()))
+		defer timer.Stop()
+		alarm = timer.C()
+	}
+	select {
+	case e := <-w.ended:
+		w.end(ctx, e)
+	case s, open := <-sights:
+		if !open {
+			w.Sights = nil
+			return
+		}
+		w.see(ctx, s)
+	case <-alarm:
+	case <-stop:
+		if len(w.running) > 0 {
+			w.tell("no cluster begins any more; %d end after the step they are at", len(w.running))
+		}
+	}
+}
+
+// end notes how a cluster's run ended.
+func (w *Worker) end(ctx context.Context, e ended) {
+	run := &w.runs[w.running[e.cluster]]
+	delete(w.running, e.cluster)
+	held := w.Book.Record.Hold != nil
+	changed := w.Book.End(e.cluster, w.Clock.Now(), e.outcome)
+	p := w.Book.Progress(e.cluster)
+	run.FinishedAt, run.Run, run.Message, run.Classes, run.Outcome = w.now(), e.outcome.Run, e.outcome.Message, e.outcome.Classes, string(p.Standing)
+	if _, reached := p.Done[run.Until]; reached {
+		run.Outcome = string(Done)
+	}
+	w.tell("%s ended: %s%s", e.cluster, run.Outcome, map[bool]string{true: ": " + run.Message}[run.Message != ""])
+	if changed {
+		w.keep(ctx, held)
+	}
+}
+
+// see takes in what others did.
+func (w *Worker) see(ctx context.Context, s Sight) {
+	held := w.Book.Record.Hold != nil
+	if s.Record != nil {
+		w.Book.Record.Merge(s.Record)
+	}
+	changed := false
+	for id, p := range s.Clusters {
+		changed = w.Book.See(id, p) || changed
+	}
+	if changed {
+		w.keep(ctx, held)
+	} else if hold := w.Book.Record.Hold; hold != nil && !held {
+		w.tell("%s", hold)
+	}
+}
+
+// keep writes the record, also when the work is just being interrupted.
+func (w *Worker) keep(ctx context.Context, held bool) {
+	if hold := w.Book.Record.Hold; hold != nil && !held {
+		w.tell("%s; nothing begins any more, what is at work goes on to its end", hold)
+	}
+	if err := w.Keep(context.WithoutCancel(ctx), w.Book.Record); err != nil {
+		w.broken = fmt.Errorf("%w: %w", ErrNotKept, err)
+	}
+}
+
+func (w *Worker) tell(format string, args ...any) {
+	if w.Tell != nil {
+		w.Tell(format, args...)
+	}
+}

@@ -1,0 +1,277 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+// stage plays clusters: each run waits until the test says how it ends.
+type stage struct {
+	mu      sync.Mutex
+	begun   chan string
+	ends    map[string]chan Outcome
+	kept    []Record
+	running int
+	most    int
+}
+
+func newStage() *stage { return &stage{begun: make(chan string, 100), ends: map[string]chan Outcome{}} }
+
+func (s *stage) end(id string) chan Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ends[id] == nil {
+		s.ends[id] = make(chan Outcome, 1)
+	}
+	return s.ends[id]
+}
+
+func (s *stage) run(ctx context.Context, start Start) Outcome {
+	s.mu.Lock()
+	s.running++
+	s.most = max(s.most, s.running)
+	s.mu.Unlock()
+	s.begun <- start.Cluster
+	defer func() {
+		s.mu.Lock()
+		s.running--
+		s.mu.Unlock()
+	}()
+	select {
+	case o := <-s.end(start.Cluster):
+		return o
+	case <-ctx.Done():
+		return Outcome{Standing: Ready, Message: "interrupted between two steps"}
+	}
+}
+
+func (s *stage) keep(_ context.Context, r *Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = append(s.kept, *r)
+	return nil
+}
+
+func workerOf(t *testing.T, s *stage, clk *clocktesting.FakeClock, spec string) *Worker {
+	t.Helper()
+	return &Worker{Book: bookOf(t, spec, nil), Clock: clk, Run: s.run, Keep: s.keep, Tell: t.Logf}
+}
+
+type ending struct {
+	how  Ending
+	runs []ClusterRun
+	err  error
+}
+
+func work(ctx context.Context, w *Worker) chan ending {
+	out := make(chan ending, 1)
+	go func() {
+		how, runs, err := w.Work(ctx)
+		out <- ending{how, runs, err}
+	}()
+	return out
+}
+
+func adopted(now time.Time) Outcome {
+	return Outcome{Progress: &Progress{Standing: Ready, Done: done(3, now)}, Run: "r"}
+}
+
+func TestAFleetIsWorkedThroughOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	out := work(t.Context(), workerOf(t, s, clk, oneWave))
+	for _, id := range []string{"a", "b", "c"} {
+		require.Equal(t, id, <-s.begun)
+		s.end(id) <- adopted(clk.Now())
+	}
+	end := <-out
+	require.NoError(t, end.err)
+	assert.Equal(t, Done, end.how)
+	assert.Equal(t, 1, s.most)
+	require.Len(t, end.runs, 3)
+	assert.Equal(t, "ok", end.runs[2].Outcome)
+	assert.Empty(t, s.kept, "nothing to keep when nothing goes wrong")
+}
+
+func TestTheSecondFailureHoldsAndIsKept(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	w := workerOf(t, s, clk, "  limits: {clusters: 2}\n"+oneWave)
+	out := work(t.Context(), w)
+	first := []string{<-s.begun, <-s.begun}
+	assert.ElementsMatch(t, []string{"a", "b"}, first)
+	for _, id := range first {
+		s.end(id) <- Outcome{Standing: Failed, Run: id, Classes: []string{"step adopt/nodes"}}
+		if id == first[0] {
+			require.Equal(t, "c", <-s.begun)
+		}
+	}
+	s.end("c") <- adopted(clk.Now())
+	end := <-out
+	assert.Equal(t, Held, end.how)
+	require.Len(t, s.kept, 2)
+	assert.Nil(t, s.kept[0].Hold)
+	require.NotNil(t, s.kept[1].Hold)
+	assert.Equal(t, "step adopt/nodes", s.kept[1].Hold.Class)
+
+	// The hold survives: another process begins nothing, until somebody ends it.
+	again := workerOf(t, s, clk, oneWave)
+	again.Book.Record = &s.kept[1]
+	end = <-work(t.Context(), again)
+	assert.Equal(t, Held, end.how)
+	assert.Empty(t, end.runs)
+	again.Book.Record.Release(clk.Now(), "ops", "repaired")
+	out = work(t.Context(), again)
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- adopted(clk.Now())
+	<-s.begun
+	s.end("b") <- adopted(clk.Now())
+	<-s.begun
+	s.end("c") <- adopted(clk.Now())
+	assert.Equal(t, Done, (<-out).how)
+}
+
+func TestTheFirstCtrlCEndsTheRunsAtWork(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	ctx, stop := context.WithCancel(t.Context())
+	out := work(ctx, workerOf(t, s, clk, oneWave))
+	require.Equal(t, "a", <-s.begun)
+	stop()
+	end := <-out
+	assert.Equal(t, Interrupted, end.how)
+	assert.Len(t, end.runs, 1)
+	assert.Empty(t, s.begun, "nobody began after that")
+}
+
+func TestWaitingStaysUntilItsTime(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	const spec = "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n"
+	later := Outcome{Progress: &Progress{Standing: Ready, Done: done(1, clk.Now())}, Standing: Ready, NotBefore: clk.Now().Add(5 * time.Hour)}
+	w := workerOf(t, s, clk, spec)
+	out := work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- later
+	assert.Equal(t, Waits, (<-out).how, "without --wait it ends")
+
+	w = workerOf(t, s, clk, spec)
+	w.Wait = true
+	sights := make(chan Sight)
+	w.Sights = sights
+	out = work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- later
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	// Somebody holds the fleet while it waits, and somebody ends that.
+	sights <- Sight{Record: &Record{Hold: &Hold{Since: clk.Now(), By: "ops", Reason: "disk alert"}}}
+	end := <-out
+	assert.Equal(t, Held, end.how)
+
+	w = workerOf(t, s, clk, spec)
+	w.Wait, w.Sights = true, sights
+	out = work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- later
+	sights <- Sight{Clusters: map[string]Progress{"a": {Standing: Ready, Done: done(1, clk.Now())}}}
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	assert.Empty(t, s.begun)
+	clk.Step(5 * time.Hour)
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- adopted(clk.Now())
+	assert.Equal(t, Done, (<-out).how)
+}
+
+func TestWhatIsLeftDecidesHowItEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		outcome Outcome
+		want    Ending
+	}{
+		"failed":   {Outcome{Standing: Failed, Classes: []string{"error"}}, Failures},
+		"blocked":  {Outcome{Standing: Blocked, Classes: []string{"check X"}}, NeedsDecision},
+		"approval": {Outcome{Standing: Gated, Gate: "finalize"}, Waits},
+		"paused":   {Outcome{Standing: Paused}, Waits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+			w := workerOf(t, s, clk, "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n")
+			w.Wait = true
+			out := work(t.Context(), w)
+			<-s.begun
+			s.end("a") <- test.outcome
+			assert.Equal(t, test.want, (<-out).how)
+		})
+	}
+}
+
+func TestNothingBeginsWhenAHoldCannotBeKept(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	w := workerOf(t, s, clk, oneWave)
+	w.Keep = func(context.Context, *Record) error { return errors.New("the API server is away") }
+	out := work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- Outcome{Standing: Failed, Classes: []string{"error"}}
+	end := <-out
+	require.ErrorIs(t, end.err, ErrNotKept)
+	assert.Len(t, end.runs, 1)
+
+	w = workerOf(t, s, clk, oneWave)
+	w.Gate = func(context.Context) error { return errors.New("the lock is lost") }
+	end = <-work(t.Context(), w)
+	require.ErrorContains(t, end.err, "the lock is lost")
+	assert.Empty(t, end.runs)
+}
+
+func TestAPlanTellsWavesAndNights(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T11:00:00Z")
+	f := readFleet(t, `  limits: {clusters: 2}
+  waves:
+    - {name: first, clusters: {names: [b]}, until: workers, soak: 24h}
+    - {name: rest, clusters: {all: true}, until: workers}
+`)
+	r, problems := f.Assign([]Candidate{{ID: "a"}, {ID: "b"}, {ID: "c"}})
+	require.Empty(t, problems)
+	door, _ := windows(t, nightly)
+	book := effective(t, nightly)
+	for i := range r.Groups {
+		r.Groups[i].Door = door
+	}
+	in := PlanInput{
+		Roster: r, Now: now, Books: slices.Repeat([]*playbook.Effective{book}, 2), Known: map[string]Progress{"c": {Standing: Ready, Done: done(5, now)}},
+		Shapes:   map[string]Shape{"a": {Workers: 12}, "b": {Workers: 2, Takes: map[string]time.Duration{"workers": 10 * time.Minute}}},
+		Clusters: map[string]PlannedCluster{"a": {State: StateBlocked, BlockedBy: []string{"CHK-CP-001"}, Workers: 12}, "b": {State: StateReady, Workers: 2}},
+	}
+	p, err := in.Plan()
+	require.NoError(t, err)
+	assert.False(t, p.Applyable)
+	assert.True(t, p.Assumed)
+	assert.Equal(t, "Europe/Berlin", p.TimeZone)
+	require.Len(t, p.Waves, 2)
+	b, a, c := p.Waves[0].Clusters[0], p.Waves[1].Clusters[0], p.Waves[1].Clusters[1]
+	assert.Equal(t, "2h30m0s", b.Takes)
+	assert.Equal(t, "2026-11-22T11:00:00Z", b.Begins.Format(time.RFC3339), "adopting waits for no window")
+	assert.Equal(t, "2026-11-22T23:20:00Z", b.Ends.Format(time.RFC3339), "21:00 and two hours and twice ten minutes")
+	assert.Equal(t, []int{1}, b.Nights)
+	assert.Equal(t, []int{2, 3}, a.Nights, "after a day of rest; twelve workers take more than one night")
+	assert.True(t, a.Begins.After(b.Ends.Add(24*time.Hour-time.Second)))
+	assert.Equal(t, StateDone, c.State)
+	assert.Empty(t, c.Takes)
+	require.Len(t, p.Nights, 3)
+	assert.Equal(t, "2026-11-22T21:00:00Z", p.Nights[0].Start.Format(time.RFC3339))
+	require.NotNil(t, p.Finish)
+	assert.Equal(t, *a.Ends, *p.Finish)
+}

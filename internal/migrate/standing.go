@@ -1,0 +1,125 @@
+package migrate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// Standing is where a migration stands, for a fleet that the cluster belongs to; nil is a cluster that nobody migrates.
+func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time) fleet.Progress {
+	p := fleet.Progress{Standing: fleet.Ready, Done: map[string]time.Time{}}
+	if object == nil {
+		return p
+	}
+	j := &Journal{Object: object}
+	for _, phase := range Graph() {
+		last := j.doneAt(phase.Steps[len(phase.Steps)-1].ID)
+		if last.IsZero() {
+			break // A phase is done when its last step is, and phases come in their order.
+		}
+		p.Done[phase.Name] = last
+	}
+	next := p.Next()
+	p.Begun = next != "" && Begun(object, next)
+	p.Half = next == plan.PhaseControlPlane && p.Begun || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
+	for _, id := range RecordedWorkers(object) {
+		if !j.doneAt(plan.PhaseWorkers + "/" + id).IsZero() {
+			p.Workers++
+		}
+	}
+	for _, gate := range Gates() {
+		if Approved(object, gate, now) {
+			p.Approved = append(p.Approved, gate)
+		}
+	}
+	stand(&p, object)
+	return p
+}
+
+// anyWorker tells that some worker's step is in one of the states.
+func anyWorker(object *migrationv1alpha1.ClusterMigration, states ...migrationv1alpha1.StepState) bool {
+	return slices.ContainsFunc(object.Status.Steps, func(s migrationv1alpha1.StepRecord) bool {
+		return strings.HasPrefix(s.ID, plan.PhaseWorkers+"/") && s.ID != stepSettled && slices.Contains(states, s.State)
+	})
+}
+
+// stand says why nobody works on a migration.
+func stand(p *fleet.Progress, object *migrationv1alpha1.ClusterMigration) {
+	status := &object.Status
+	if status.Run != nil {
+		p.Run = status.Run.ID
+	}
+	if back := takenBack(object); !back.IsZero() && status.State != migrationv1alpha1.StateRunning {
+		p.Standing, p.At, p.Message = fleet.TakenBack, back, "steps were taken back; run it by hand, or end a hold to have the fleet take it again"
+		return
+	}
+	switch status.State {
+	case migrationv1alpha1.StateRunning, migrationv1alpha1.StateRollingBack:
+		p.Standing, p.Message = fleet.Elsewhere, "another run works on it, or was killed while it did"
+		if status.Run != nil {
+			p.Message = status.Run.By + " works on it, or did when the run was killed"
+		}
+		return
+	case migrationv1alpha1.StateFailed:
+		p.Standing, p.At, p.Classes, p.Message = fleet.Failed, failedAt(object), []string{fleet.StepClass(status.Step)}, status.Message
+	case migrationv1alpha1.StatePaused, migrationv1alpha1.StateStopped, migrationv1alpha1.StateReached, migrationv1alpha1.StateRolledBack:
+	}
+	if pause := object.Spec.Pause; pause != nil {
+		p.Standing, p.Message = fleet.Paused, "paused by "+pause.By+": "+pause.Reason
+	}
+}
+
+// takenBack is when a step was taken back that was not done again; zero when none was.
+func takenBack(object *migrationv1alpha1.ClusterMigration) (last time.Time) {
+	for i := range object.Status.Steps {
+		s := &object.Status.Steps[i]
+		if s.State != migrationv1alpha1.StepUndone && s.State != migrationv1alpha1.StepUndoing {
+			continue
+		}
+		for _, at := range []time.Time{timeOf(s.StartedAt), timeOf(s.FinishedAt)} {
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last
+}
+
+func timeOf(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+// failedAt is when the step failed that failed last; else when the run began that failed before one.
+func failedAt(object *migrationv1alpha1.ClusterMigration) (last time.Time) {
+	for i := range object.Status.Steps {
+		if s := &object.Status.Steps[i]; s.State == migrationv1alpha1.StepFailed && timeOf(s.FinishedAt).After(last) {
+			last = timeOf(s.FinishedAt)
+		}
+	}
+	if last.IsZero() && object.Status.Run != nil {
+		last = object.Status.Run.StartedAt.Time
+	}
+	return last
+}
+
+// Decode reads a ClusterMigration that was watched.
+func Decode(object *unstructured.Unstructured) (*migrationv1alpha1.ClusterMigration, error) {
+	m := &migrationv1alpha1.ClusterMigration{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, m); err != nil {
+		return nil, fmt.Errorf("reading ClusterMigration %s/%s: %w", object.GetNamespace(), object.GetName(), err)
+	}
+	return m, nil
+}

@@ -1,0 +1,72 @@
+package migrate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// migrationUntil is a migration that has done all steps of some phases.
+func migrationUntil(phases int, state migrationv1alpha1.State, at time.Time) *migrationv1alpha1.ClusterMigration {
+	m := &migrationv1alpha1.ClusterMigration{}
+	m.Status.State = state
+	when := metav1.NewTime(at)
+	for _, phase := range Graph("k3m9a", "z7t2c")[:phases] {
+		for _, s := range phase.Steps {
+			m.Status.Steps = append(m.Status.Steps, migrationv1alpha1.StepRecord{ID: s.ID, State: migrationv1alpha1.StepDone, StartedAt: &when, FinishedAt: &when})
+		}
+	}
+	return m
+}
+
+func TestWhereAMigrationStandsForAFleet(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC)
+	step := func(m *migrationv1alpha1.ClusterMigration, id string, state migrationv1alpha1.StepState) *migrationv1alpha1.ClusterMigration {
+		when := metav1.NewTime(at.Add(time.Hour))
+		m.Status.Steps = append(m.Status.Steps, migrationv1alpha1.StepRecord{ID: id, State: state, FinishedAt: &when})
+		m.Status.Step = id
+		return m
+	}
+	paused := migrationUntil(3, migrationv1alpha1.StatePaused, at)
+	paused.Spec.Pause = &migrationv1alpha1.Pause{By: "ops", Reason: "disk alert"}
+	for name, test := range map[string]struct {
+		m       *migrationv1alpha1.ClusterMigration
+		want    fleet.Standing
+		next    string
+		half    bool
+		workers int
+		classes []string
+	}{
+		"nobody migrates it":   {m: nil, want: fleet.Ready, next: plan.PhaseFence},
+		"adopted":              {m: migrationUntil(3, migrationv1alpha1.StateReached, at), want: fleet.Ready, next: plan.PhaseControlPlane},
+		"paused by people":     {m: paused, want: fleet.Paused, next: plan.PhaseControlPlane},
+		"waits":                {m: migrationUntil(3, migrationv1alpha1.StatePaused, at), want: fleet.Ready, next: plan.PhaseControlPlane},
+		"at work":              {m: migrationUntil(3, migrationv1alpha1.StateRunning, at), want: fleet.Elsewhere, next: plan.PhaseControlPlane},
+		"half a control plane": {m: step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseControlPlane, half: true},
+		"a worker failed": {
+			m: step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), want: fleet.Failed, next: plan.PhaseWorkers, half: true, classes: []string{"step workers/*"},
+		},
+		"between two workers": {m: step(migrationUntil(4, migrationv1alpha1.StatePaused, at), "workers/k3m9a", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseWorkers, workers: 1},
+		"taken back":          {m: step(migrationUntil(3, migrationv1alpha1.StateReached, at), "control-plane/well", migrationv1alpha1.StepUndone), want: fleet.TakenBack, next: plan.PhaseControlPlane},
+		"done":                {m: migrationUntil(6, migrationv1alpha1.StateReached, at), want: fleet.Ready, workers: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := Standing(test.m, at)
+			assert.Equal(t, test.want, p.Standing)
+			assert.Equal(t, test.next, p.Next())
+			assert.Equal(t, test.half, p.Half)
+			assert.Equal(t, test.workers, p.Workers)
+			assert.Equal(t, test.classes, p.Classes)
+		})
+	}
+	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), at)
+	assert.Equal(t, at.Add(time.Hour), failed.At)
+}
