@@ -55,12 +55,12 @@ func Codes() []CodeDoc {
 		{CodeOK, "ok", "done, or nothing to do", "`check`: every check passed or warned. `plan`: a plan was made, whatever it says, unless `--detailed-exitcode` is given; with it: nothing to change."},
 		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `check`: a check could not look, which is not a pass."},
 		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something. `forecast --detailed-exitcode`: Cluster API would do something, or could."},
-		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan --detailed-exitcode`."},
-		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration."},
+		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan --detailed-exitcode`. `fleet run`: checks are in the way of all that is left, or somebody else works through the fleet. `fleet lint`: a doubt."},
+		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},
 		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode`: a value the earlier plan used is different now."},
-		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration."},
+		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration. `fleet run`: clusters failed, and nothing else can begin."},
 		{CodeRolledBack, "rolled-back", "the run failed and was rolled back", "Commands that run a migration."},
-		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it."},
+		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it. `fleet run`: the fleet is held, until somebody ends that with `--release`."},
 		{CodeUsage, "usage", "the command line, the environment or a configuration file is wrong", "Every command, before it has looked at anything."},
 		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written."},
 	}
@@ -81,16 +81,21 @@ func WriteCodes(w io.Writer) error {
 }
 
 // outcome ends a command with a code after its answer was given in full: there is nothing more to print.
-type outcome struct{ code Code }
+type outcome struct {
+	code Code
+	// cause is why, for a caller that goes on with other clusters; it may be nil.
+	cause error
+}
 
 func (o *outcome) Error() string { return fmt.Sprintf("outcome %d", o.code) }
+func (o *outcome) Unwrap() error { return o.cause }
 
 // ended returns the error that makes the program end with a code; nil for CodeOK.
 func ended(code Code) error {
 	if code == CodeOK {
 		return nil
 	}
-	return &outcome{code}
+	return &outcome{code: code}
 }
 
 // UsageError means that the caller asked for something that does not exist or does not fit together. Nothing was done.

@@ -253,18 +253,7 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 	if err != nil {
 		return nil, err
 	}
-	found, err := e.examine(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	comparer := plan.Offline(found.cluster.Existing)
-	if e.place.live != nil {
-		comparer = plan.Live(e.place.live.Applier, found.cluster.Existing, dryRunsAtOnce)
-	}
-	document, err := plan.Build(ctx, plan.Input{
-		Cluster: found.now, Result: found.result, Report: &found.report, Comparer: comparer,
-		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier,
-	})
+	document, err := e.plan(ctx, id, earlier)
 	if err != nil {
 		return nil, err
 	}
@@ -276,6 +265,22 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 		return nil, err
 	}
 	return made, nil
+}
+
+// plan examines a cluster and builds its plan.
+func (e *examiner) plan(ctx context.Context, id string, earlier *plan.Plan) (*plan.Plan, error) {
+	found, err := e.examine(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	comparer := plan.Offline(found.cluster.Existing)
+	if e.place.live != nil {
+		comparer = plan.Live(e.place.live.Applier, found.cluster.Existing, dryRunsAtOnce)
+	}
+	return plan.Build(ctx, plan.Input{
+		Cluster: found.now, Result: found.result, Report: &found.report, Comparer: comparer,
+		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier,
+	})
 }
 
 // planNothing is the plan of a cluster that is migrated to the end: nothing is left of it to plan with, and nothing to do.

@@ -182,6 +182,7 @@ A flag wins over a variable, a variable over the file.`,
 		s.bundleCommand(),
 		s.crdCommand(),
 		s.playbookCommand(),
+		s.fleetCommand(),
 		s.explainCommand(),
 		s.versionCommand(),
 	)

@@ -503,7 +503,7 @@ func (s *session) mustPass(u *undertaking) error {
 			return err
 		}
 		_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. migrate check %s says more.\n", u.id)
-		return ended(code)
+		return &outcome{code: code, cause: inTheWay(&u.found.report)}
 	}
 	if !migrate.Started(u.object) && !u.found.caKey {
 		return usage("--ca-cert ca.crt --ca-key ca.key", "the cluster's CA key is needed to run")
@@ -778,7 +778,7 @@ func (s *session) cannotRun(id string, err error) error {
 	var held *migrate.HeldError
 	if errors.As(err, &held) {
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nSee what it does: migrate status %s --watch\n", id, held, id)
-		return ended(CodeBlocked)
+		return &outcome{code: CodeBlocked, cause: held}
 	}
 	return err
 }

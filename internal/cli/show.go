@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
@@ -22,7 +23,7 @@ func (s *session) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Render a saved document in any format",
-		Long: `Renders a plan, a check report, an inventory, a proof or the report of a run that was saved as JSON or YAML, exactly as the command
+		Long: `Renders a plan, a check report, an inventory, a proof, the report of a run, or the plan or report of a fleet that was saved as JSON or YAML, exactly as the command
 that made it would have. FILE is - for standard input.`,
 		Example: `  migrate show al9qy.plan
   migrate show al9qy.plan -o html=report.html -o markdown=ticket.md
@@ -30,7 +31,7 @@ that made it would have. FILE is - for standard input.`,
 		Args: exactlyOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.show(cmd.Context(), o, args[0]) },
 	}
-	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory, report.KindProof, report.KindRunReport))
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan, report.KindCheckReport, report.KindInventory, report.KindProof, report.KindRunReport, report.KindFleetPlan, report.KindFleetReport))
 	o.view.addTo(cmd, true)
 	return cmd
 }
@@ -51,6 +52,10 @@ func (s *session) show(ctx context.Context, o showOptions, name string) error {
 		kind = report.KindProof
 	case *history.RunReport:
 		kind = report.KindRunReport
+	case *fleet.Plan:
+		kind = report.KindFleetPlan
+	case *fleet.Report:
+		kind = report.KindFleetReport
 	}
 	outs, err := o.outputs.resolved(formatsOf(kind))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
@@ -20,8 +21,8 @@ import (
 // documentVersion is the version of every document's apiVersion, behind the group.
 const documentVersion = "v1alpha1"
 
-// Decode reads a saved document, JSON or YAML, and returns a *plan.Plan, *check.Report, *check.Inventory, *proof.Proof or
-// *history.RunReport that renders exactly as the one that was saved. It is strict: unknown and duplicate keys, a second document and another version are
+// Decode reads a saved document, JSON or YAML, and returns a *plan.Plan, *check.Report, *check.Inventory, *proof.Proof,
+// *history.RunReport, *fleet.Plan or *fleet.Report that renders exactly as the one that was saved. It is strict: unknown and duplicate keys, a second document and another version are
 // errors, because a document that is understood in part must not be shown as a whole.
 func Decode(data []byte) (any, error) {
 	if !json.Valid(data) {
@@ -53,7 +54,12 @@ func Decode(data []byte) (any, error) {
 	if _, version, _ := strings.Cut(head.APIVersion, "/"); version != documentVersion {
 		return nil, fmt.Errorf("reading document: apiVersion is %q, this program reads version %s", head.APIVersion, documentVersion)
 	}
-	switch head.Kind {
+	return decodeKind(head.Kind, data)
+}
+
+// decodeKind reads a document whose kind is known.
+func decodeKind(kind Kind, data []byte) (any, error) {
+	switch kind {
 	case KindPlan:
 		return decodeAs[plan.Plan](data)
 	case KindCheckReport:
@@ -64,10 +70,14 @@ func Decode(data []byte) (any, error) {
 		return decodeAs[proof.Proof](data)
 	case KindRunReport:
 		return decodeAs[history.RunReport](data)
+	case KindFleetPlan:
+		return decodeAs[fleet.Plan](data)
+	case KindFleetReport:
+		return decodeAs[fleet.Report](data)
 	default:
 		return nil, fmt.Errorf("reading document: %w", &UnsupportedError{
-			What:    fmt.Sprintf("kind %q", head.Kind),
-			Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindInventory), string(KindProof), string(KindRunReport)},
+			What:    fmt.Sprintf("kind %q", kind),
+			Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindInventory), string(KindProof), string(KindRunReport), string(KindFleetPlan), string(KindFleetReport)},
 		})
 	}
 }

@@ -49,6 +49,7 @@ func documents() map[string]any {
 		"checks": reportOfAl9qy(), "inventory": inventoryOfAnubis(),
 		"proof": proofOfRestarts(), "proof-untouched": proofOfAdoption(), "proof-incomplete": proofWithGaps(),
 		"run": runWithProof(), "run-failed": runThatFailed(), "run-touched": runThatTouched(), "run-rolled-back": runTakenBack(),
+		"fleet-plan": planOfAFleet(), "fleet": fleetAtWork(), "fleet-held": fleetHeld(),
 	}
 }
 

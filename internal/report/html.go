@@ -27,7 +27,7 @@ var pageTemplate = sync.OnceValues(func() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{"pieces": pieces}).ParseFS(web, "web/page.gohtml")
 })
 
-// page is what the layout shows around the body. Exactly one of Plan, Checks, Inventory, Proof, Run and Story is set.
+// page is what the layout shows around the body. Exactly one of Plan, Checks, Inventory, Proof, Run, Fleet and Story is set.
 type page struct {
 	CSP, Title, Eyebrow, Heading, Sub string
 	Verdict                           mark
@@ -43,6 +43,7 @@ type page struct {
 	Inventory *inventoryPage
 	Proof     *proofPage
 	Run       *runPage
+	Fleet     *fleetView
 	Story     *storyPage
 }
 

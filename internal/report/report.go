@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
@@ -27,6 +28,10 @@ const (
 	KindProof Kind = "Proof"
 	// KindRunReport is a history.RunReport.
 	KindRunReport Kind = "RunReport"
+	// KindFleetPlan is a fleet.Plan.
+	KindFleetPlan Kind = fleet.KindPlan
+	// KindFleetReport is a fleet.Report.
+	KindFleetReport Kind = fleet.KindReport
 )
 
 // Audience says who reads the rendering.
@@ -86,19 +91,21 @@ type Format struct {
 	inventory func(io.Writer, *check.Inventory, Options) error
 	proof     func(io.Writer, *proof.Proof, Options) error
 	run       func(io.Writer, *history.RunReport, Options) error
+	fleetPlan func(io.Writer, *fleet.Plan, Options) error
+	fleet     func(io.Writer, *fleet.Report, Options) error
 }
 
 // Formats lists every format, in the order in which help texts show them.
 func Formats() []Format {
 	return []Format{
-		{"text", "for a terminal, short", ".txt", true, textPlan, textChecks, textInventory, textProof, textRun},
-		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory, wideProof, wideRun},
-		{"json", "the document itself", ".json", false, renderJSON[plan.Plan], renderJSON[check.Report], renderJSON[check.Inventory], renderJSON[proof.Proof], renderJSON[history.RunReport]},
-		{"yaml", "the document itself", ".yaml", false, renderYAML[plan.Plan], renderYAML[check.Report], renderYAML[check.Inventory], renderYAML[proof.Proof], renderYAML[history.RunReport]},
-		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory, markdownProof, markdownRun},
-		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory, htmlProof, htmlRun},
-		{"junit", "checks, facts and steps as test cases for a pipeline", ".xml", false, nil, junitChecks, nil, junitProof, junitRun},
-		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory, nameProof, nameRun},
+		{"text", "for a terminal, short", ".txt", true, textPlan, textChecks, textInventory, textProof, textRun, textFleetPlan, textFleetReport},
+		{"wide", "text with every detail", ".txt", true, widePlan, nil, wideInventory, wideProof, wideRun, wideFleetPlan, wideFleetReport},
+		{"json", "the document itself", ".json", false, renderJSON[plan.Plan], renderJSON[check.Report], renderJSON[check.Inventory], renderJSON[proof.Proof], renderJSON[history.RunReport], renderJSON[fleet.Plan], renderJSON[fleet.Report]},
+		{"yaml", "the document itself", ".yaml", false, renderYAML[plan.Plan], renderYAML[check.Report], renderYAML[check.Inventory], renderYAML[proof.Proof], renderYAML[history.RunReport], renderYAML[fleet.Plan], renderYAML[fleet.Report]},
+		{"markdown", "for tickets and merge requests", ".md", true, markdownPlan, markdownChecks, markdownInventory, markdownProof, markdownRun, markdownFleetPlan, markdownFleetReport},
+		{"html", "one self-contained page for a change board", ".html", true, htmlPlan, htmlChecks, htmlInventory, htmlProof, htmlRun, htmlFleetPlan, htmlFleetReport},
+		{"junit", "checks, facts and steps as test cases for a pipeline", ".xml", false, nil, junitChecks, nil, junitProof, junitRun, nil, junitFleetReport},
+		{"name", "one name per line, for scripts", ".txt", false, namePlan, nameChecks, nameInventory, nameProof, nameRun, nameFleetPlan, nameFleetReport},
 	}
 }
 
@@ -120,7 +127,18 @@ func (f Format) Kinds() []Kind {
 	if f.run != nil {
 		kinds = append(kinds, KindRunReport)
 	}
+	if f.fleetPlan != nil {
+		kinds = append(kinds, KindFleetPlan)
+	}
+	if f.fleet != nil {
+		kinds = append(kinds, KindFleetReport)
+	}
 	return kinds
+}
+
+// forCustomer tells that a document can be rendered for the audience customer: those about several clusters are about several customers.
+func (k Kind) forCustomer() bool {
+	return k != KindInventory && k != KindFleetPlan && k != KindFleetReport
 }
 
 // UnsupportedError says that something asked for does not exist, and what exists instead.
@@ -136,7 +154,7 @@ func (e *UnsupportedError) Error() string {
 }
 
 // Render writes doc in the named format. doc is a plan.Plan, check.Report, check.Inventory, proof.Proof or history.RunReport, or a
-// pointer to one.
+// pointer to one, or a pointer to a fleet.Plan or fleet.Report.
 // An unknown format, or one that cannot show the document, is an [*UnsupportedError].
 func Render(w io.Writer, format string, doc any, opts Options) error {
 	kind, ok := kindOf(doc)
@@ -150,8 +168,8 @@ func Render(w io.Writer, format string, doc any, opts Options) error {
 	default:
 		return &UnsupportedError{What: fmt.Sprintf("audience %q", opts.Audience), Allowed: []string{string(Engineer), string(Customer)}}
 	}
-	if opts.Audience == Customer && kind == KindInventory {
-		return &UnsupportedError{What: "an Inventory for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindProof), string(KindRunReport)}}
+	if opts.Audience == Customer && !kind.forCustomer() {
+		return &UnsupportedError{What: "a document of kind " + string(kind) + " for the audience customer", Allowed: []string{string(KindPlan), string(KindCheckReport), string(KindProof), string(KindRunReport)}}
 	}
 	formats := Formats()
 	var allowed []string
@@ -199,6 +217,10 @@ func (f Format) render(w io.Writer, doc any, opts Options) error {
 		return f.run(w, d, opts)
 	case history.RunReport:
 		return f.run(w, &d, opts)
+	case *fleet.Plan:
+		return f.fleetPlan(w, d, opts)
+	case *fleet.Report:
+		return f.fleet(w, d, opts)
 	default:
 		return fmt.Errorf("%T is not a document", doc)
 	}
@@ -226,6 +248,10 @@ func kindOf(doc any) (Kind, bool) {
 		return KindRunReport, d != nil
 	case history.RunReport:
 		return KindRunReport, true
+	case *fleet.Plan:
+		return KindFleetPlan, d != nil
+	case *fleet.Report:
+		return KindFleetReport, d != nil
 	default:
 		return "", false
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
@@ -37,15 +38,24 @@ func kind(doc any) report.Kind {
 		return report.KindProof
 	case *history.RunReport:
 		return report.KindRunReport
+	case *fleet.Plan:
+		return report.KindFleetPlan
+	case *fleet.Report:
+		return report.KindFleetReport
 	default:
 		return report.KindInventory
 	}
 }
 
+// forCustomer tells of documents about one cluster, and so about one customer.
+func forCustomer(k report.Kind) bool {
+	return k != report.KindInventory && k != report.KindFleetPlan && k != report.KindFleetReport
+}
+
 func supports(f report.Format, doc any) bool { return slices.Contains(f.Kinds(), kind(doc)) }
 
 func TestEveryFormatRendersEveryDocumentOrRefusesClearly(t *testing.T) {
-	empty := map[string]any{"empty plan": &plan.Plan{}, "empty checks": &check.Report{}, "empty inventory": &check.Inventory{}, "empty proof": &proof.Proof{}, "empty run": &history.RunReport{}, "run with an empty proof": &history.RunReport{Proof: &proof.Proof{}}, "plan by value": *planOfAl9qy()}
+	empty := map[string]any{"empty plan": &plan.Plan{}, "empty checks": &check.Report{}, "empty inventory": &check.Inventory{}, "empty proof": &proof.Proof{}, "empty run": &history.RunReport{}, "empty fleet plan": &fleet.Plan{}, "empty fleet": &fleet.Report{}, "run with an empty proof": &history.RunReport{Proof: &proof.Proof{}}, "plan by value": *planOfAl9qy()}
 	for _, docs := range []map[string]any{documents(), empty} {
 		for name, doc := range docs {
 			for _, f := range report.Formats() {
@@ -57,7 +67,7 @@ func TestEveryFormatRendersEveryDocumentOrRefusesClearly(t *testing.T) {
 						}
 						var b bytes.Buffer
 						err := report.Render(&b, f.Name, doc, report.Options{Audience: audience})
-						if slices.Contains(f.Kinds(), k) && (audience == report.Engineer || f.ForCustomer && k != report.KindInventory) {
+						if slices.Contains(f.Kinds(), k) && (audience == report.Engineer || f.ForCustomer && forCustomer(k)) {
 							require.NoError(t, err)
 							assert.True(t, utf8.Valid(b.Bytes()))
 							if b.Len() > 0 {
@@ -154,7 +164,7 @@ func poison(s string) map[string]any {
 	}
 	count(p)
 	return map[string]any{
-		"plan": p, "proof": poisonedProof(s), "run": poisonedRun(s),
+		"plan": p, "proof": poisonedProof(s), "run": poisonedRun(s), "fleet-plan": poisonedFleetPlan(s), "fleet": poisonedFleet(s),
 		"checks": &check.Report{
 			APIVersion: apiVersion, Kind: "CheckReport", Metadata: check.Metadata{Tool: s}, Cluster: s, Organization: s, Source: s, Outcome: check.Block, Results: p.Checks, Findings: p.Findings, Accepted: p.Accepted,
 		},
@@ -170,7 +180,7 @@ func TestHostileStringsStayInert(t *testing.T) {
 		for name, doc := range poison(s) {
 			for _, audience := range []report.Audience{report.Engineer, report.Customer} {
 				for _, f := range report.Formats() {
-					if !supports(f, doc) || audience == report.Customer && (!f.ForCustomer || name == "inventory") {
+					if !supports(f, doc) || audience == report.Customer && (!f.ForCustomer || !forCustomer(kind(doc))) {
 						continue
 					}
 					for _, full := range []bool{true, false} {
@@ -226,7 +236,7 @@ func inertHTML(t *testing.T, at string, out []byte) {
 		for _, a := range n.Attr {
 			require.False(t, strings.HasPrefix(a.Key, "on") || a.Key == "style" || a.Key == "src", "%s: %s", at, a.Key)
 			if a.Key == "href" {
-				require.Regexp(t, `^(#[a-z]+|data:,)$`, a.Val, at)
+				require.Regexp(t, `^(#[a-z]+(-[0-9]+)?|data:,)$`, a.Val, at)
 			}
 		}
 	}
@@ -321,7 +331,7 @@ func TestLinesFitTheWidth(t *testing.T) {
 	for name, doc := range docs {
 		for _, width := range []int{60, 80, 120} {
 			for _, full := range []bool{false, true} {
-				for line := range strings.Lines(string(render(t, "text", doc, report.Options{Width: width, Full: full && name != "inventory"}))) {
+				for line := range strings.Lines(string(render(t, "text", doc, report.Options{Width: width, Full: full && forCustomer(kind(doc))}))) {
 					assert.LessOrEqual(t, report.TextWidth(strings.TrimSuffix(line, "\n")), width, "%s at %d: %s", name, width, line)
 				}
 			}

@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+func (s *session) fleetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fleet",
+		Short: "Work through many clusters, in waves",
+		Long: `A fleet is a file that says in which waves the clusters of a management cluster are migrated, how many at once, with which playbooks, and when everything
+stops because the same goes wrong again.`,
+		Example: "  migrate fleet plan -f fleet.yaml\n  migrate fleet run -f fleet.yaml --wait --yes\n  migrate fleet status -f fleet.yaml",
+		Args:    onlyBelow("command"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(s.fleetLintCommand(), s.fleetPlanCommand(), s.fleetRunCommand(), s.fleetStatusCommand(), s.fleetHoldCommand(), s.fleetSchemaCommand())
+	return cmd
+}
+
+// fleetFile is a fleet as it was read, with the playbooks of its waves.
+type fleetFile struct {
+	*fleet.Fleet
+
+	name string
+	// books are those of the waves, files what they were read from.
+	books []*playbook.Effective
+	files [][]string
+}
+
+func addFleetFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "file", "f", "", "file with the fleet")
+}
+
+// readFleet reads a fleet and the playbooks that it names; above are files and values that lie over all of them.
+func readFleet(name string, above, sets []string) (*fleetFile, error) {
+	if name == "" {
+		return nil, usage("-f fleet.yaml", "which fleet? name its file")
+	}
+	data, err := readSmallFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading the fleet: %w", err)
+	}
+	read, err := fleet.Read(didYouMean, playbook.Layer{Name: name, Data: data})
+	var invalid *playbook.InvalidError
+	if errors.As(err, &invalid) {
+		return nil, &UsageError{Message: invalid.Error(), Hint: "migrate fleet schema prints what a fleet can say"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &fleetFile{Fleet: read, name: name}
+	for i := range read.Spec.Waves {
+		var files []string
+		for _, book := range slices.Concat(read.Spec.Playbooks, read.Spec.Waves[i].Playbooks) {
+			if !filepath.IsAbs(book) {
+				book = filepath.Join(filepath.Dir(name), book)
+			}
+			files = append(files, book)
+		}
+		files = append(files, above...)
+		book, err := readBook(files, sets)
+		if err != nil {
+			return nil, fmt.Errorf("the playbooks of wave %s: %w", read.Spec.Waves[i].Name, err)
+		}
+		f.books, f.files = append(f.books, book), append(f.files, files)
+	}
+	return f, nil
+}
+
+// roster finds the clusters of every wave, and the windows that they wait for.
+func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) {
+	r, problems := f.Assign(candidates)
+	for i := range r.Groups {
+		for _, m := range r.Groups[i].Members {
+			if !f.books[i].Spec.Clusters.For(m.ID) {
+				problems = append(problems, playbook.Problem{Path: fmt.Sprintf("spec.waves[%d]", i), Text: fmt.Sprintf("the playbook of wave %s is not for cluster %s", r.Groups[i].Name, m.ID)})
+			}
+		}
+		door, err := f.books[i].Spec.Door()
+		if err != nil {
+			return nil, err
+		}
+		if door != nil {
+			r.Groups[i].Door = door
+		}
+	}
+	if len(problems) == 0 {
+		return r, nil
+	}
+	lines := make([]string, 0, len(problems))
+	for _, p := range problems {
+		lines = append(lines, f.name+": "+p.Path+": "+p.Text)
+	}
+	return nil, &UsageError{Message: strings.Join(lines, "\n"), Hint: "migrate inventory lists the clusters"}
+}
+
+// candidates are the clusters that waves may select, and where each stands that has begun: those that are legacy still, and those whose migration is all that is left.
+func (s *session) candidates(ctx context.Context, p *place) ([]fleet.Candidate, map[string]fleet.Progress, error) {
+	found := map[string]fleet.Candidate{}
+	known := map[string]fleet.Progress{}
+	if p.live == nil {
+		return s.recorded(ctx, p)
+	}
+	for _, kind := range []string{"KVMClusterConfig", "KVMConfig"} { // Of the second one the labels count for more.
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(legacyKind(kind))
+		if err := p.live.Reader.List(ctx, list); err != nil && !kube.Unserved(err) {
+			return nil, nil, fmt.Errorf("listing %ss: %w", kind, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			id := first(o.Labels["giantswarm.io/cluster"], o.Name)
+			have := found[id]
+			merged := labels.Merge(have.Labels, o.Labels)
+			found[id] = fleet.Candidate{ID: id, Organization: merged["giantswarm.io/organization"], Labels: merged}
+		}
+	}
+	migrations, err := s.migrations(ctx, p.live.Reader, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range migrations {
+		m := &migrations[i]
+		if !migrate.Started(m) && m.Status.State == "" {
+			continue
+		}
+		known[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now())
+		if _, there := found[m.Spec.ClusterID]; !there && migrate.Started(m) {
+			organization := strings.TrimPrefix(m.Namespace, check.TargetNamespace(""))
+			found[m.Spec.ClusterID] = fleet.Candidate{ID: m.Spec.ClusterID, Organization: organization}
+		}
+	}
+	return sorted(found), known, nil
+}
+
+func legacyKind(kind string) schema.GroupVersionKind {
+	if kind == "KVMConfig" {
+		return schema.GroupVersionKind{Group: "provider.giantswarm.io", Version: "v1alpha1", Kind: kind}
+	}
+	return schema.GroupVersionKind{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: kind}
+}
+
+// recorded are the clusters of a snapshot.
+func (s *session) recorded(ctx context.Context, p *place) ([]fleet.Candidate, map[string]fleet.Progress, error) {
+	ids, err := p.IDs(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := make([]fleet.Candidate, len(ids))
+	pool(ctx, len(ids), func(i int) {
+		all[i] = fleet.Candidate{ID: ids[i]}
+		if cluster, err := legacy.LoadInventory(ctx, p.Source, ids[i]); err == nil {
+			all[i].Organization, all[i].Labels = cluster.Organization, labelsOf(cluster)
+		}
+	})
+	return all, map[string]fleet.Progress{}, ctx.Err()
+}
+
+func sorted(found map[string]fleet.Candidate) []fleet.Candidate {
+	out := make([]fleet.Candidate, 0, len(found))
+	for _, c := range found {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b fleet.Candidate) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+func (f *fleetFile) key() client.ObjectKey {
+	return migrate.FleetKey(f.Metadata.Namespace, f.Metadata.Name)
+}
+
+func (s *session) fleetLintCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "lint -f FILE",
+		Short: "Find mistakes in a fleet and in the playbooks it names",
+		Long: `Reads a fleet and the playbooks of its waves, and reports everything that is wrong with its line and column (exit code 64), and what is allowed and most likely
+not meant (exit code 3). Whether its clusters exist is seen by migrate fleet plan.`,
+		Example: "  migrate fleet lint -f fleet.yaml",
+		Args:    noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			f, err := readFleet(file, nil, nil)
+			if err != nil {
+				return err
+			}
+			var doubts []string
+			for i, book := range f.books {
+				found, err := book.Lint(s.now)
+				if err != nil {
+					return err
+				}
+				for _, doubt := range found {
+					doubts = append(doubts, fmt.Sprintf("wave %s: %s", f.Spec.Waves[i].Name, doubt))
+				}
+			}
+			for _, doubt := range doubts {
+				if _, err := fmt.Fprintln(s.out, printableText(doubt)); err != nil {
+					return fmt.Errorf("writing to standard output: %w", err)
+				}
+			}
+			if len(doubts) > 0 {
+				return ended(CodeBlocked)
+			}
+			_, err = fmt.Fprintf(s.out, "%s: nothing is wrong\n", file)
+			return err
+		},
+	}
+	addFleetFlag(cmd, &file)
+	return cmd
+}
+
+func (s *session) fleetSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "schema",
+		Short:   "Print the JSON Schema of fleets, for editors",
+		Long:    "Prints the JSON Schema (draft 2020-12) of a fleet. Editors that know it complete keys and mark mistakes.",
+		Example: "  migrate fleet schema > fleet.schema.json",
+		Args:    noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := json.MarshalIndent(fleet.Schema(), "", "  ")
+			if err != nil {
+				return fmt.Errorf("writing the schema: %w", err)
+			}
+			if _, err := fmt.Fprintf(s.out, "%s\n", text); err != nil {
+				return fmt.Errorf("writing to standard output: %w", err)
+			}
+			return nil
+		},
+	}
+}
+
+// maker identifies a document.
+func (s *session) maker() fleet.DocumentMetadata {
+	return fleet.DocumentMetadata{CreatedAt: s.now.UTC(), Tool: "migrate " + s.app.Version.Version}
+}
+
+// documentVersion is what documents carry.
+const documentVersion = migrationv1alpha1.APIVersion

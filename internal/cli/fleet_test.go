@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+)
+
+const shippedFleet = "../../playbooks/fleets/in-waves.yaml"
+
+// fleetOf writes a fleet with a playbook beside it.
+func fleetOf(t *testing.T, spec string) string {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "fleet.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Fleet\nmetadata: {name: test}\nspec:\n"+spec), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "book.yaml"), []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {clusters: {exclude: [b4n9x]}, windows: {timeZone: UTC}}\n"), 0o600))
+	return file
+}
+
+func TestFleetCommands(t *testing.T) {
+	t.Parallel()
+	got := run(t, "fleet", "lint", "-f", shippedFleet)
+	require.Equal(t, CodeOK, got.code, got.stdout+got.stderr)
+	assert.Contains(t, got.stdout, "nothing is wrong")
+	got = run(t, "fleet", "schema")
+	require.Equal(t, CodeOK, got.code)
+	assert.True(t, json.Valid([]byte(got.stdout)))
+	got = run(t, "fleet", "lint", "-f", fleetOf(t, "  playbooks: [book.yaml]\n  waves: [{name: all, clusters: {all: true}, until: workers}]\n"))
+	assert.Equal(t, CodeBlocked, got.code)
+	assert.Contains(t, got.stdout, "wave all: spec.windows: nothing opens in the next 60 days")
+
+	from := copyInputs(t, "al9qy", "b4n9x")
+	wrong := fleetOf(t, "  wave: []\n")
+	for _, command := range []string{"lint", "plan", "run", "status", "hold"} {
+		args := []string{"fleet", command, "-f", wrong}
+		if command == "hold" {
+			args = append(args, "--reason", "x")
+		}
+		got = run(t, args...)
+		assert.Equal(t, CodeUsage, got.code, command)
+		assert.Contains(t, got.stderr, `fleet.yaml:5:3: unknown key "wave" in spec; did you mean waves?`, command)
+	}
+	all := fleetOf(t, "  waves: [{name: all, clusters: {all: true}, until: workers}]\n")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"lint"}, "which fleet?"},
+		{[]string{"lint", "-f", all, "x"}, "unexpected argument"},
+		{[]string{"hold", "-f", all}, "needs a reason"},
+		{[]string{"run", "-f", all, "--approve", "finalise"}, "did you mean finalize?"},
+		{[]string{"run", "-f", all, "--events-file", "events.jsonl"}, "would be used for every cluster"},
+		{[]string{"run", "-f", all, "--run-report", "json"}, "needs a file"},
+		{[]string{"run", "-f", all, "--run-report", "json=report.json"}, "would be used for every cluster"},
+		{[]string{"run", "-f", all, "-o", "pdf"}, "there is no format"},
+		{[]string{"lint", "-f", fleetOf(t, "  playbooks: [fleet.yaml]\n  waves: [{name: all, clusters: {all: true}, until: workers}]\n")}, "it must be Playbook"},
+		{[]string{"plan", "-f", fleetOf(t, "  waves: [{name: all, clusters: {names: [zz]}, until: workers}]\n"), "--from", from}, "spec.waves[0].clusters.names[0]: there is no cluster zz"},
+		{[]string{"plan", "-f", fleetOf(t, "  playbooks: [book.yaml]\n  waves: [{name: all, clusters: {names: [b4n9x]}, until: workers}]\n"), "--from", from}, "the playbook of wave all is not for cluster b4n9x"},
+	} {
+		got = run(t, append([]string{"fleet"}, test.args...)...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", test.args, got.stderr)
+		assert.Contains(t, got.stderr, test.want, test.args)
+	}
+	got = run(t, "fleet", "lint", "-f", filepath.Join(from, "missing.yaml"))
+	assert.Equal(t, CodeError, got.code)
+}
+
+// TestTheShippedFleetIsPlanned from recordings, with its nights.
+func TestTheShippedFleetIsPlanned(t *testing.T) {
+	t.Parallel()
+	saved := filepath.Join(t.TempDir(), "fleet.json")
+	got := run(t, "fleet", "plan", "-f", shippedFleet, "--from", copyInputs(t, "al9qy", "b4n9x"), "-o", "text", "-o", "json="+saved, "--detailed-exitcode")
+	assert.Equal(t, CodeBlocked, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "CHK-CP-001")
+	data, err := os.ReadFile(saved)
+	require.NoError(t, err)
+	var p fleet.Plan
+	require.NoError(t, json.Unmarshal(data, &p))
+	require.Len(t, p.Waves, 5)
+	assert.Equal(t, "Europe/Berlin", p.TimeZone)
+	first := p.Waves[0].Clusters[0]
+	assert.Equal(t, "al9qy", first.ID)
+	assert.Equal(t, fleet.StateBlocked, first.State)
+	assert.Equal(t, 4, first.Changes.Adopt)
+	require.NotNil(t, first.Begins)
+	assert.Equal(t, testClock, first.Begins.Format(time.RFC3339), "adopting waits for no window")
+	replaced := p.Waves[2].Clusters[0]
+	assert.True(t, replaced.Canary)
+	require.NotEmpty(t, replaced.Nights)
+	night := p.Nights[replaced.Nights[0]-1]
+	assert.Contains(t, night.Clusters, "al9qy")
+	assert.Equal(t, 21, night.Start.Hour(), "22:00 in Berlin")
+	assert.NotNil(t, p.Finish)
+	again := run(t, "show", saved)
+	require.Equal(t, CodeOK, again.code, again.stderr)
+	assert.Equal(t, got.stdout, again.stdout)
+}
+
+// TestTheStatusOfAFleetIsOneListOfMigrations and writes nothing.
+func TestTheStatusOfAFleetIsOneListOfMigrations(t *testing.T) {
+	t.Parallel()
+	server, spy := newAPIServer(t, fixture(t, "al9qy")), &spy{}
+	server.add(map[string]any{
+		"apiVersion": "migration.giantswarm.io/v1alpha1", "kind": "ClusterMigration",
+		"metadata": map[string]any{"name": "al9qy", "namespace": "org-acme", "uid": "1", "resourceVersion": "7"},
+		"spec":     map[string]any{"clusterID": "al9qy", "pause": map[string]any{"by": "ops@example.com", "reason": "disk alert", "since": testClock}},
+		"status":   map[string]any{"state": "Paused", "steps": []any{map[string]any{"id": "fence/record", "state": "Done", "finishedAt": testClock}}},
+	}, true)
+	got := runApp(t, App{Wrap: spy.wrap}, "fleet", "status", "-f", shippedFleet, "-o", "json", "--kubeconfig", server.kubeconfig)
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	var r fleet.Report
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &r))
+	require.Len(t, r.Waves, 5)
+	c := r.Waves[0].Clusters[0]
+	assert.Equal(t, fleet.StatePaused, c.State)
+	assert.Equal(t, "paused by ops@example.com: disk alert", c.Message)
+	assert.Equal(t, fleet.ByPeople, c.Cause)
+	assert.Nil(t, r.Next)
+	lists := map[string]int{}
+	for _, request := range spy.by(http.MethodGet) {
+		if strings.Contains(request.URL.Path, "clustermigrations") || strings.Contains(request.URL.Path, "kvm") {
+			lists[request.URL.Path]++
+		}
+	}
+	for path, times := range lists {
+		assert.Equal(t, 1, times, path)
+	}
+	assert.Len(t, lists, 3)
+	assert.Empty(t, server.writes())
+
+	refused := run(t, "fleet", "run", "-f", shippedFleet, "--kubeconfig", server.kubeconfig)
+	assert.Equal(t, CodeUsage, refused.code)
+	assert.Contains(t, refused.stderr, "nobody can be asked here")
+	assert.Empty(t, server.writes(), "nothing is written before somebody agreed")
+	unconfirmed := runApp(t, App{In: strings.NewReader("no\n"), Terminal: func(io.Writer) (int, bool) { return 80, true }}, "fleet", "run", "-f", shippedFleet, "--kubeconfig", server.kubeconfig)
+	assert.Equal(t, CodeUsage, unconfirmed.code)
+	assert.Contains(t, unconfirmed.stderr, "not confirmed")
+	assert.Empty(t, server.writes())
+}
+
+func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
+	t.Parallel()
+	later := time.Date(2026, 11, 23, 22, 0, 0, 0, time.UTC)
+	report := &check.Report{Results: []check.Result{
+		{ID: "CHK-A-001", Outcome: check.Pass}, {ID: "CHK-B-001", Outcome: check.Block}, {ID: "CHK-C-001", Outcome: check.Decide}, {ID: "CHK-D-001", Outcome: check.Block, Accepted: &check.Accepted{}},
+	}}
+	for name, test := range map[string]struct {
+		result  migrate.Result
+		err     error
+		want    fleet.Standing
+		classes []string
+	}{
+		"reached":       {result: migrate.Result{Outcome: migrate.Reached}, want: fleet.Ready},
+		"window closed": {result: migrate.Result{Outcome: migrate.Paused, NotBefore: later}, err: ended(CodeWaiting), want: fleet.Ready},
+		"approval":      {result: migrate.Result{Outcome: migrate.Paused, Gate: "finalize"}, err: ended(CodeWaiting), want: fleet.Gated},
+		"exposed":       {result: migrate.Result{Outcome: migrate.Paused, NotBefore: later, Exposed: true}, err: ended(CodeWaiting), want: fleet.Enough},
+		"limited":       {result: migrate.Result{Outcome: migrate.Paused, Limited: true}, err: ended(CodeWaiting), want: fleet.Enough},
+		"stopped":       {result: migrate.Result{Outcome: migrate.Stopped}, err: ended(CodeStopped), want: fleet.Ready},
+		"failed":        {result: migrate.Result{Outcome: migrate.Failed}, err: ended(CodeStopped), want: fleet.Failed, classes: []string{"error"}},
+		"blocked":       {err: &outcome{code: CodeBlocked, cause: inTheWay(report)}, want: fleet.Blocked, classes: []string{"check CHK-B-001", "check CHK-C-001"}},
+		"held":          {err: &outcome{code: CodeBlocked, cause: &migrate.HeldError{Holder: "ops", Until: later}}, want: fleet.Elsewhere},
+		"paused before": {err: ended(CodeWaiting), want: fleet.Paused},
+		"unreadable":    {err: errors.New("the API server is away"), want: fleet.Failed, classes: []string{"error"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := outcomeOf(test.result, test.err)
+			assert.Equal(t, test.want, got.Standing)
+			assert.Equal(t, test.classes, got.Classes)
+		})
+	}
+	out := outcomeOf(migrate.Result{Outcome: migrate.Failed}, nil)
+	completeOutcome(&out, &fleet.Progress{Standing: fleet.Failed, Classes: []string{"step adopt/nodes"}})
+	assert.Equal(t, []string{"step adopt/nodes"}, out.Classes)
+	out = outcomeOf(migrate.Result{Outcome: migrate.Paused}, nil)
+	completeOutcome(&out, &fleet.Progress{Standing: fleet.Paused, Message: "paused by ops"})
+	assert.Equal(t, fleet.Paused, out.Standing)
+	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), &outcome{code: CodeBlocked, cause: kube.ErrNoCluster}), "the cause changes no exit code")
+}
+
+func TestLinesOfSeveralRunsStayWhole(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a, b := &lines{w: &out, lead: []byte("al9qy  ")}, &lines{w: &out, lead: []byte("b4n9x  ")}
+	for _, w := range []*lines{a, b} {
+		_, err := w.Write([]byte("begun "))
+		require.NoError(t, err)
+	}
+	_, err := a.Write([]byte("well\nnext\nrest"))
+	require.NoError(t, err)
+	_, err = b.Write([]byte("too\n"))
+	require.NoError(t, err)
+	assert.Equal(t, "al9qy  begun well\nal9qy  next\nb4n9x  begun too\n", out.String())
+}

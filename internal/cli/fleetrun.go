@@ -1,0 +1,547 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+)
+
+type fleetRunOptions struct {
+	file    string
+	release string
+	outputs outputs
+	view    rendering
+	// reports are where the report of every cluster's run goes.
+	reports outputs
+	// run is what every cluster's run is told.
+	run runOptions
+}
+
+func (s *session) fleetRunCommand() *cobra.Command {
+	var o fleetRunOptions
+	cmd := &cobra.Command{
+		Use:   "run -f FILE",
+		Short: "Work through a fleet, wave after wave",
+		Long: `Runs the clusters of a fleet as migrate run would run each of them: the first wave that is not done, its canary alone, then the others in their order, as many at once
+as the fleet allows and as windows are open. A wave begins when every cluster of the wave before has reached its phase, and its rest is over.
+
+What a cluster has reached is read from its ClusterMigration: a run that ended, for whatever reason, goes on with the same command, on any machine. A cluster that fails is not tried
+again by the same run. When the same goes wrong twice, or as often as the fleet says, the fleet is held: nothing begins any more, in no run, until somebody ends the hold with --release.
+
+Outside of windows the run ends with exit code 4, or with --wait stays until the next one; meanwhile it asks nobody anything, and hears of approvals, of pauses that end and of
+holds by watching. The first Ctrl-C keeps clusters from beginning and ends those at work after the step they are at; the second one ends them at once.
+
+Exit code 0 means that every wave is done, 3 that checks are in the way of what is left, or that somebody else works through the fleet, 4 that something can begin later or waits for an
+approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is held.`,
+		Example: `  migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes
+  migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes --wait -o text -o html=fleet.html
+  migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes --release "budget of shop/web relaxed, CHG-4712"`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.run.given = cmd.Flags().Changed
+			return s.fleetRun(cmd.Context(), o)
+		},
+	}
+	addFleetFlag(cmd, &o.file)
+	flags := cmd.Flags()
+	flags.StringVar(&o.release, "release", "", "end a hold, for this reason, and have clusters tried again that failed or were taken back")
+	flags.BoolVar(&o.run.wait, "wait", false, "stay until the next cluster may begin, instead of ending with exit code 4")
+	flags.BoolVar(&o.run.yes, "yes", false, "do not ask; needed where nobody can answer")
+	flags.StringArrayVar(&o.run.approve, "approve", nil, "what somebody agreed to, for every cluster of the fleet, of what needs it: "+strings.Join(migrate.Gates(), ", "))
+	flags.StringVar(&o.run.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change, with {cluster} for the cluster's id (default: CLUSTER-etcd-RUN.db)")
+	flags.StringVar(&o.run.events, "events-file", "", "append the event logs of clusters to this file, with {cluster} for the cluster's id")
+	flags.DurationVar(&o.run.settle, "settle", defaultSettle, "how long nobody else may write to a cluster before anything is made")
+	flags.DurationVar(&o.run.lease, "lock-duration", defaultLease, "how long run locks outlive a run that was killed")
+	flags.DurationVar(&o.run.patience, "patience", defaultPatience, "how long one step waits for controllers")
+	flags.Int64Var(&o.run.surge, "surge", 1, "how many new workers of a cluster may come at once; old ones still go one after the other")
+	flags.DurationVar(&o.run.soak, "soak", defaultSoak, "how long a cluster runs undisturbed, once its workers are replaced, before it is finalized")
+	flags.VarP(&o.reports, "run-report", "", "format and file for the report of every cluster's run, with {cluster} in its name; repeatable")
+	o.run.source.addStorageTo(cmd)
+	o.run.examine.addTo(cmd)
+	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindFleetReport))
+	cmd.Flags().BoolVar(&o.view.full, "full", false, "show every column, and whole messages")
+	cmd.Flags().BoolVar(&o.view.short, "short", false, "show only clusters that need attention or are worked on")
+	complete(cmd, "approve", fixed(migrate.Gates()...))
+	return cmd
+}
+
+// check finds what is wrong with the flags, and returns where the reports go.
+func (o *fleetRunOptions) check() (outs, reports []output, err error) {
+	if err := o.run.check(); err != nil {
+		return nil, nil, err
+	}
+	if outs, err = o.outputs.resolved(formatsOf(report.KindFleetReport)); err != nil {
+		return nil, nil, err
+	}
+	if len(o.reports) > 0 {
+		if reports, err = o.reports.resolved(formatsOf(report.KindRunReport)); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, file := range append(filesOf(reports), o.run.snapshot, o.run.events) {
+		if file != "" && !strings.Contains(file, clusterPlaceholder) {
+			return nil, nil, usage("put {cluster} into its name, for example runs/{cluster}.json", "file %s would be used for every cluster", file)
+		}
+	}
+	for _, out := range reports {
+		if out.file == "" {
+			return nil, nil, usage("--run-report json=runs/{cluster}.json", "--run-report %s needs a file", out.format)
+		}
+	}
+	return outs, reports, checkFolders(filesOf(outs)...)
+}
+
+// fleetWork is a fleet that is worked on.
+type fleetWork struct {
+	*session
+
+	o       fleetRunOptions
+	reports []output
+	file    *fleetFile
+	place   *place
+	roster  *fleet.Roster
+	change  *kube.Changing
+	lock    *migrate.Lock
+	book    *fleet.Book
+}
+
+// fleetRun does the work of fleet run:
+//
+//  1. find the clusters of every wave,
+//  2. ask,
+//  3. take the fleet's lock, so that limits hold, and read its record,
+//  4. run clusters until nothing begins any more,
+//  5. render the report.
+func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
+	outs, reports, err := o.check()
+	if err != nil {
+		return err
+	}
+	f, err := readFleet(o.file, o.run.examine.bookFiles, o.run.examine.sets)
+	if err != nil {
+		return err
+	}
+	w := &fleetWork{session: s, o: o, reports: reports, file: f}
+	if w.place, err = s.open(ctx, sourceFlags{storage: o.run.source.storage}, false); err != nil {
+		return err
+	}
+	candidates, _, err := s.candidates(ctx, w.place)
+	if err != nil {
+		return err
+	}
+	if w.roster, err = f.roster(candidates); err != nil {
+		return err
+	}
+	if err := s.confirmFleet(o, w); err != nil {
+		return err
+	}
+	if w.change, err = s.changing(); err != nil {
+		return err
+	}
+	side := adopt.Side{Client: w.change.Client, Writer: kube.NewWriter(w.change.Client, kube.WriterOptions{})}
+	if err := migrate.Prepare(ctx, side, s.app.Clock, nil); err != nil {
+		return err
+	}
+	w.lock = &migrate.Lock{
+		Client: w.change.Client, Clock: s.app.Clock, Key: f.key(), Holder: s.who() + fmt.Sprintf(" (%d)", os.Getpid()), Duration: o.run.lease, Gone: s.gone, Tell: w.tell,
+	}
+	if err := w.lock.Acquire(ctx); err != nil {
+		return w.notLocked(err)
+	}
+	return w.locked(ctx, outs)
+}
+
+// notLocked explains why a run of the fleet cannot begin.
+func (w *fleetWork) notLocked(err error) error {
+	var held *migrate.HeldError
+	switch {
+	case errors.As(err, &held):
+		_, _ = fmt.Fprintf(w.app.Err, "fleet %s: %s works through it; if that run was killed, its lock ends at %s.\nSee what it does: migrate fleet status -f %s --watch\n",
+			w.file.Metadata.Name, printableText(held.Holder), held.Until.UTC().Format(time.RFC3339), w.o.file)
+		return ended(CodeBlocked)
+	case apierrors.IsNotFound(err):
+		return withHint(err, "metadata.namespace of the fleet names a namespace of the management cluster; make it, or name another")
+	}
+	return err
+}
+
+// confirmFleet asks the person at the terminal to type the fleet's name.
+func (s *session) confirmFleet(o fleetRunOptions, w *fleetWork) error {
+	if o.run.yes {
+		return nil
+	}
+	_, terminal := s.app.Terminal(s.app.Err)
+	if !isInteractive(s.env, terminal) {
+		return usage("--yes", "this changes the clusters of %s, and nobody can be asked here", w.file)
+	}
+	_, _ = fmt.Fprintf(s.app.Err, "%s on %s: %s in %s; migrate fleet plan -f %s says what happens to them.\nType the fleet's name to start: ", w.file, w.place.Describe(),
+		count(len(w.roster.Clusters()), "cluster", "clusters"), count(len(w.roster.Groups), "wave", "waves"), o.file)
+	var answer string
+	if _, err := fmt.Fscanln(s.app.In, &answer); err != nil || answer != w.file.Metadata.Name {
+		return usage("--yes", "not confirmed; nothing was written")
+	}
+	return nil
+}
+
+// locked works through the fleet while nobody else does.
+func (w *fleetWork) locked(ctx context.Context, outs []output) error {
+	hard := w.app.Hard
+	if hard == nil {
+		hard = context.WithoutCancel(ctx)
+	}
+	keep, end := context.WithCancel(hard)
+	var around sync.WaitGroup
+	around.Go(func() { w.lock.Keep(keep) })
+	defer func() {
+		end()
+		around.Wait() // A renewal on its way would make releasing a conflict.
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := w.lock.Release(release); err != nil {
+			w.log.WithField("err", err).Warn("the fleet's lock could not be given back and ends by itself")
+		}
+	}()
+	began := w.app.Clock.Now()
+	if err := w.open(ctx, began); err != nil {
+		return err
+	}
+	sights := make(chan fleet.Sight)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	around.Go(func() { w.watchMigrations(watching, sights) })
+	around.Go(func() { w.watchRecord(watching, sights) })
+	worker := &fleet.Worker{
+		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Gate: w.lock.Gate,
+		Keep: func(ctx context.Context, record *fleet.Record) error {
+			if err := w.lock.Gate(ctx); err != nil {
+				return err
+			}
+			return w.saveRecord(ctx, w.change.Client, w.file, record)
+		},
+	}
+	ending, runs, err := worker.Work(ctx)
+	stop()
+	return w.close(context.WithoutCancel(ctx), outs, began, ending, runs, err)
+}
+
+// open reads what others may have changed before the lock was taken: the record, and where every cluster stands.
+func (w *fleetWork) open(ctx context.Context, began time.Time) error {
+	record, err := migrate.LoadFleetRecord(ctx, w.change.Client, w.file.key())
+	if err != nil {
+		return err
+	}
+	if w.o.release != "" {
+		record.Release(began, w.who(), w.o.release)
+		w.tell("the hold is ended: %s", w.o.release)
+	}
+	_, known, err := w.candidates(ctx, w.place)
+	if err != nil {
+		return err
+	}
+	before := len(record.Failures)
+	w.book = fleet.NewBook(w.roster, record, began, known)
+	if w.o.release != "" || len(record.Failures) != before {
+		return w.saveRecord(ctx, w.change.Client, w.file, record)
+	}
+	return nil
+}
+
+// close renders the report, and says how the run ended.
+func (w *fleetWork) close(ctx context.Context, outs []output, began time.Time, ending fleet.Ending, runs []fleet.ClusterRun, failed error) error {
+	document, err := w.fleetReport(w.file, w.place, w.book)
+	if err != nil {
+		return err
+	}
+	if runs == nil {
+		runs = []fleet.ClusterRun{}
+	}
+	code, message := w.endedFleet(ending)
+	if failed != nil {
+		code, message = CodeError, w.secrets.text(failed.Error())
+	}
+	document.Run = &fleet.ReportedRun{
+		By: w.who(), StartedAt: began.UTC().Truncate(time.Second), FinishedAt: w.app.Clock.Now().UTC().Truncate(time.Second), Outcome: string(ending), Message: message, Clusters: runs,
+	}
+	err = deliver(ctx, w.out, outs, func(out io.Writer, o output) error {
+		return report.Render(out, o.format, document, w.options(w.o.view, o))
+	})
+	if err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	if code != CodeOK {
+		_, _ = fmt.Fprintf(w.app.Err, "fleet %s: %s\n", w.file.Metadata.Name, printableText(message))
+	}
+	return ended(code)
+}
+
+// endedFleet is the exit code of an ending, and the sentence that goes with it.
+func (w *fleetWork) endedFleet(ending fleet.Ending) (Code, string) {
+	again := "migrate fleet run -f " + w.o.file
+	switch ending {
+	case fleet.Done:
+		return CodeOK, "every wave is done"
+	case fleet.Waits:
+		return CodeWaiting, "something can begin later, or waits for an approval. Go on with: " + again
+	case fleet.Held:
+		return CodeDecision, w.book.Record.Hold.String() + ". Find out why, then go on with: " + again + " --release REASON"
+	case fleet.NeedsDecision:
+		return CodeBlocked, "checks are in the way of the clusters that are left. migrate check CLUSTER says more"
+	case fleet.Failures:
+		return CodeStopped, "clusters failed or were taken back, and nothing else can begin. Try again with: " + again
+	case fleet.Interrupted:
+		return CodeInterrupted, "interrupted; go on with: " + again
+	}
+	return CodeError, string(ending)
+}
+
+// tell says what happens to the fleet.
+func (w *fleetWork) tell(format string, args ...any) {
+	if w.global.quiet {
+		return
+	}
+	_, _ = fmt.Fprintf(w.app.Err, "%s  %s\n", w.app.Clock.Now().UTC().Format(time.TimeOnly+"Z"), printableText(w.secrets.text(fmt.Sprintf(format, args...))))
+}
+
+// watchMigrations tells of migrations that others change. A watch that ends for good is told, and the run goes on without.
+func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sight) {
+	seen := stamps{}
+	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
+	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
+		if changed := w.changedMigrations(seen, objects); len(changed) > 0 {
+			send(ctx, sights, fleet.Sight{Clusters: changed})
+		}
+		return "changes"
+	})
+	if ctx.Err() == nil && err != nil {
+		w.log.WithField("err", err).Warn("ClusterMigrations cannot be watched; approvals are seen by the next run")
+	}
+}
+
+// watchRecord tells of holds that others ask for.
+func (w *fleetWork) watchRecord(ctx context.Context, sights chan<- fleet.Sight) {
+	scope := kube.Scope{Namespace: w.file.Metadata.Namespace, Labels: client.MatchingLabels{migrate.FleetLabel: w.file.Metadata.Name}}
+	scope.Version, scope.Kind = "v1", "ConfigMap"
+	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
+		for _, object := range objects {
+			if object.GetName() != w.file.key().Name {
+				continue // Somebody copied the record, with its label.
+			}
+			data, _, _ := unstructured.NestedMap(object.Object, "data")
+			record, err := migrate.FleetRecordOf(data)
+			if err != nil {
+				w.log.WithField("err", err).Warn("the fleet's record cannot be read; a hold of others is not seen")
+				continue
+			}
+			send(ctx, sights, fleet.Sight{Record: record})
+		}
+		return "changes"
+	})
+	if ctx.Err() == nil && err != nil {
+		w.log.WithField("err", err).Warn("the fleet's record cannot be watched; holds of others are seen by the next run")
+	}
+}
+
+func send(ctx context.Context, sights chan<- fleet.Sight, s fleet.Sight) {
+	select {
+	case sights <- s:
+	case <-ctx.Done():
+	}
+}
+
+// runMember runs one cluster as migrate run does, with a session of its own.
+func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outcome {
+	s := w.member(start.Cluster)
+	defer s.end()
+	o, outs, err := w.memberOptions(start)
+	var result migrate.Result
+	if err == nil {
+		if err = s.setClock(); err == nil {
+			result, err = s.runOnce(ctx, o, outs, start.Cluster)
+		}
+	}
+	out := outcomeOf(result, err)
+	progress, run := w.standing(context.WithoutCancel(ctx), start.Cluster)
+	if out.Progress = progress; progress != nil {
+		out.Run = run
+		completeOutcome(&out, progress)
+	}
+	out.Message = printableText(w.secrets.text(out.Message))
+	return out
+}
+
+// standing reads where a cluster stands after its run; nil when that cannot be read.
+func (w *fleetWork) standing(ctx context.Context, id string) (*fleet.Progress, string) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	m, err := migrationThat(ctx, w.place.live.Reader, id, func(*migrationv1alpha1.ClusterMigration) bool { return true })
+	if err != nil || m == nil {
+		return nil, ""
+	}
+	p := migrate.Standing(m, w.app.Clock.Now())
+	if m.Status.Run == nil {
+		return &p, ""
+	}
+	return &p, m.Status.Run.ID
+}
+
+// member is a session for one cluster's run: what it opens is closed when that ends, and every line of it begins with the cluster's id.
+func (w *fleetWork) member(id string) *session {
+	s := w.session
+	app := s.app
+	app.Err = &lines{w: s.app.Err, lead: []byte(id + "  ")}
+	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running}
+}
+
+// memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.
+func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, error) {
+	o := w.o.run
+	o.until, o.yes, o.wait = start.Until, true, false
+	o.examine.bookFiles = w.file.files[start.Group]
+	if err := o.follow(w.file.books[start.Group]); err != nil {
+		return o, nil, err
+	}
+	var err error
+	for _, file := range []*string{&o.snapshot, &o.events} {
+		if *file, err = forCluster(*file, start.Cluster); err != nil {
+			return o, nil, err
+		}
+	}
+	outs := make([]output, 0, len(w.reports))
+	for _, out := range w.reports {
+		if out.file, err = forCluster(out.file, start.Cluster); err != nil {
+			return o, nil, err
+		}
+		outs = append(outs, out)
+	}
+	return o, outs, checkFolders(append(filesOf(outs), o.snapshot, o.events)...)
+}
+
+// inTheWayError names the checks that kept a run from beginning.
+type inTheWayError struct{ ids []string }
+
+func (e *inTheWayError) Error() string { return strings.Join(e.ids, ", ") + " in the way" }
+
+// inTheWay lists the checks of a report that let nothing begin.
+func inTheWay(r *check.Report) error {
+	e := &inTheWayError{}
+	for _, result := range r.Results {
+		if (result.Outcome == check.Block && result.Accepted == nil) || result.Outcome == check.Decide || result.Outcome == check.Error {
+			e.ids = append(e.ids, result.ID)
+		}
+	}
+	return e
+}
+
+// outcomeOf says what the end of a run means for the fleet.
+func outcomeOf(result migrate.Result, err error) fleet.Outcome {
+	out := fleet.Outcome{Standing: fleet.Ready, Message: result.Message, NotBefore: result.NotBefore, Gate: result.Gate, Exposed: result.Exposed}
+	switch result.Outcome {
+	case migrate.Reached:
+		out.Message = ""
+		return out
+	case migrate.Stopped:
+		return out
+	case migrate.Paused:
+		switch {
+		case result.Gate != "":
+			out.Standing = fleet.Gated
+		case result.Exposed, result.Limited, result.NotBefore.IsZero():
+			out.Standing = fleet.Enough
+		}
+		return out
+	case migrate.Failed:
+		out.Standing, out.Classes = fleet.Failed, []string{fleet.ClassError}
+		return out
+	}
+	return refused(err)
+}
+
+// refused says what it means that a run did not begin.
+func refused(err error) fleet.Outcome {
+	var (
+		held  *migrate.HeldError
+		wrong *inTheWayError
+		end   *outcome
+	)
+	switch {
+	case errors.As(err, &held):
+		return fleet.Outcome{Standing: fleet.Elsewhere, Message: held.Error(), NotBefore: held.Until.Add(time.Second)}
+	case errors.As(err, &wrong):
+		out := fleet.Outcome{Standing: fleet.Blocked, Message: wrong.Error()}
+		for _, id := range wrong.ids {
+			out.Classes = append(out.Classes, fleet.CheckClass(id))
+		}
+		return out
+	case errors.Is(err, context.Canceled):
+		return fleet.Outcome{Standing: fleet.Ready, Message: "interrupted before it began"}
+	case errors.As(err, &end) && end.code == CodeWaiting:
+		return fleet.Outcome{Standing: fleet.Paused}
+	case err == nil:
+		return fleet.Outcome{Standing: fleet.Ready}
+	}
+	return fleet.Outcome{Standing: fleet.Failed, Message: err.Error(), Classes: []string{fleet.ClassError}}
+}
+
+// completeOutcome takes from the migration what only it knows: who paused it, and in which step it failed.
+func completeOutcome(out *fleet.Outcome, p *fleet.Progress) {
+	switch {
+	case out.Standing == fleet.Failed && p.Standing == fleet.Failed:
+		out.Classes = p.Classes
+	case (out.Standing == fleet.Enough || out.Standing == fleet.Paused) && p.Standing == fleet.Paused:
+		out.Standing, out.Message = fleet.Paused, p.Message
+	case out.Standing == fleet.Paused:
+		out.Standing = fleet.Ready
+	}
+}
+
+// lines puts something before every line, and writes whole lines only: several runs share the place.
+type lines struct {
+	mu   sync.Mutex
+	w    io.Writer
+	lead []byte
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, data...)
+	at := bytes.LastIndexByte(l.rest, '\n')
+	if at < 0 {
+		return len(data), nil
+	}
+	var out bytes.Buffer
+	for line := range bytes.Lines(l.rest[:at+1]) {
+		out.Write(l.lead)
+		out.Write(line)
+	}
+	l.rest = append([]byte(nil), l.rest[at+1:]...)
+	if _, err := l.w.Write(out.Bytes()); err != nil {
+		return 0, err
+	}
+	return len(data), nil
+}
