@@ -101,7 +101,7 @@ func (o *operator) killed(ctx context.Context, after int, count func(*http.Reque
 	defer func() { o.wrap, o.hard = nil, nil }()
 	// A killed process leaves its lock behind, and the next one waits until it has ended.
 	code, _, said = run(ctx, "--lock-duration", "1s")
-	for code == cli.CodeBlocked && strings.Contains(said, "is working on this cluster") {
+	for code == cli.CodeBlocked && (strings.Contains(said, "is working on this cluster") || strings.Contains(said, "works through it")) {
 		time.Sleep(100 * time.Millisecond) // the lock of a killed process ends by the clock
 		code, _, said = run(ctx, "--lock-duration", "1s")
 	}
