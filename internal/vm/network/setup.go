@@ -114,7 +114,7 @@ func existing(names ...string) ([]string, error) {
 
 // discover looks at the interface of the default route.
 func discover() (*Lease, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("listing the pod's routes: %w", err)
 	}
@@ -132,7 +132,7 @@ func discover() (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking at the interface of the default route: %w", err)
 	}
-	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	addresses, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("listing addresses of %s: %w", link.Attrs().Name, err)
 	}
@@ -224,7 +224,7 @@ func (o Options) handOver(lease *Lease, bridge, tap netlink.Link) error {
 	for _, link := range []netlink.Link{pod, bridge, tap} {
 		o.quiet(link.Attrs().Name)
 	}
-	addresses, err := netlink.AddrList(pod, netlink.FAMILY_V4)
+	addresses, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(pod, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("listing addresses of %s: %w", lease.Interface, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 )
 
@@ -203,7 +204,13 @@ func (n *Network) WaitCleared(ctx context.Context) error {
 }
 
 func (n *Network) cables() ([]string, error) {
-	links, err := netlink.LinkList()
+	var links []netlink.Link
+	// Hosts start side by side, and an interface that one of them makes interrupts the other one's list.
+	interrupted := func(err error) bool { return errors.Is(err, netlink.ErrDumpInterrupted) }
+	err := retry.OnError(retry.DefaultBackoff, interrupted, func() (err error) {
+		links, err = netlink.LinkList()
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}

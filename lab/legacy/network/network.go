@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/util/retry"
 
 	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 )
@@ -121,7 +122,12 @@ func Address(name string) (address netip.Prefix, ok bool, err error) {
 	if err != nil {
 		return netip.Prefix{}, false, fmt.Errorf("finding %s: %w", name, err)
 	}
-	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	var addresses []netlink.Addr
+	interrupted := func(err error) bool { return errors.Is(err, netlink.ErrDumpInterrupted) } // by another address that came or went
+	err = retry.OnError(retry.DefaultBackoff, interrupted, func() (err error) {
+		addresses, err = netlink.AddrList(link, netlink.FAMILY_V4)
+		return err
+	})
 	if err != nil {
 		return netip.Prefix{}, false, fmt.Errorf("reading the address of %s: %w", name, err)
 	}
