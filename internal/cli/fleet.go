@@ -97,7 +97,11 @@ func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) 
 				problems = append(problems, playbook.Problem{Path: fmt.Sprintf("spec.waves[%d]", i), Text: fmt.Sprintf("the playbook of wave %s is not for cluster %s", r.Groups[i].Name, m.ID)})
 			}
 		}
-		door, err := f.books[i].Spec.Door()
+		estimates, err := estimatesOf(f.books[i], "")
+		if err != nil {
+			return nil, err
+		}
+		door, err := f.books[i].Spec.Door(estimates)
 		if err != nil {
 			return nil, err
 		}
@@ -206,7 +210,11 @@ not meant (exit code 3). Whether its clusters exist is seen by migrate fleet pla
 			}
 			var doubts []string
 			for i, book := range f.books {
-				found, err := book.Lint(s.now)
+				estimates, err := estimatesOf(book, "")
+				if err != nil {
+					return err
+				}
+				found, err := book.Lint(s.now, estimates)
 				if err != nil {
 					return err
 				}

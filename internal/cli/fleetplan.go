@@ -130,7 +130,7 @@ func (s *session) planMembers(ctx context.Context, o fleetPlanOptions, f *fleetF
 	}
 	inOrder(ctx, len(members), runtime.GOMAXPROCS(0), func(i int) (summary, error) {
 		defer counter.step()
-		document, err := members[i].by.plan(ctx, members[i].id, nil)
+		document, _, err := members[i].by.plan(ctx, members[i].id, nil)
 		if err != nil {
 			return summary{}, err
 		}

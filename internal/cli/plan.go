@@ -39,6 +39,8 @@ type planOptions struct {
 	save     string
 	against  string
 	detailed bool
+	// estimates is the file with what was learnt.
+	estimates string
 }
 
 func (s *session) planCommand() *cobra.Command {
@@ -52,8 +54,12 @@ snapshot) and shows what would be created, adopted, replaced and removed, where 
 Exit code 0 means that a plan was made. With --detailed-exitcode it says more: 5 the plan given with --against is stale, 3 blocked,
 8 a decision is open, 2 there are changes, 0 there are none.
 
+With --playbook or --estimates the plan also says how long each phase takes, in which windows it would be done, when the last node may begin, and who has to
+approve what. Nothing of that changes what would be done.
+
 CLUSTER may be left out when a snapshot holds only one.`,
 		Example: `  migrate plan al9qy
+  migrate plan al9qy --playbook acme.yaml --audience customer -o html=nights.html
   migrate plan al9qy -o text -o html=report.html --out al9qy.plan
   migrate plan al9qy --decisions decisions.yaml --ca-cert ca.crt --ca-key ca.key --detailed-exitcode
   migrate plan al9qy --against al9qy.plan
@@ -67,6 +73,7 @@ CLUSTER may be left out when a snapshot holds only one.`,
 	flags.BoolVar(&o.all, "all", false, "plan every cluster; names of files then contain {cluster}")
 	flags.StringVar(&o.save, "out", "", "save the plan in this file; migrate show renders it again")
 	flags.StringVar(&o.against, "against", "", "an earlier plan; say what has drifted since")
+	addEstimatesFlag(cmd, &o.estimates)
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "let the exit code say what the plan says")
 	o.examine.addTo(cmd)
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan))
@@ -253,8 +260,11 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 	if err != nil {
 		return nil, err
 	}
-	document, err := e.plan(ctx, id, earlier)
+	document, found, err := e.plan(ctx, id, earlier)
 	if err != nil {
+		return nil, err
+	}
+	if document.Schedule, err = s.nights(ctx, o, e, found, document); err != nil {
 		return nil, err
 	}
 	made := &planned{code: codeOfPlan(document)}
@@ -267,20 +277,21 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 	return made, nil
 }
 
-// plan examines a cluster and builds its plan.
-func (e *examiner) plan(ctx context.Context, id string, earlier *plan.Plan) (*plan.Plan, error) {
+// plan examines a cluster and builds its plan. What was found is returned as well.
+func (e *examiner) plan(ctx context.Context, id string, earlier *plan.Plan) (*plan.Plan, *examination, error) {
 	found, err := e.examine(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	comparer := plan.Offline(found.cluster.Existing)
 	if e.place.live != nil {
 		comparer = plan.Live(e.place.live.Applier, found.cluster.Existing, dryRunsAtOnce)
 	}
-	return plan.Build(ctx, plan.Input{
+	document, err := plan.Build(ctx, plan.Input{
 		Cluster: found.now, Result: found.result, Report: &found.report, Comparer: comparer,
 		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier,
 	})
+	return document, found, err
 }
 
 // planNothing is the plan of a cluster that is migrated to the end: nothing is left of it to plan with, and nothing to do.

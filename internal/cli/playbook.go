@@ -84,7 +84,11 @@ allowed and most likely not meant, for example windows that never open (exit cod
 			if err != nil {
 				return err
 			}
-			doubts, err := e.Lint(s.now)
+			estimates, err := estimatesOf(e, "")
+			if err != nil {
+				return err
+			}
+			doubts, err := e.Lint(s.now, estimates)
 			if err != nil {
 				return err
 			}
@@ -208,6 +212,11 @@ func openings(e *playbook.Effective, at time.Time, next int) (*time.Location, []
 	if schedule == nil {
 		return nil, nil, usage("", "the playbook has no windows: nothing waits for a time")
 	}
+	estimates, err := estimatesOf(e, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	cutoff := e.Spec.Windows.Reserves(estimates).Cutoff
 	all := []opening{}
 	for len(all) < next {
 		w, found, err := schedule.Next(at)
@@ -218,7 +227,7 @@ func openings(e *playbook.Effective, at time.Time, next int) (*time.Location, []
 			break
 		}
 		o := opening{Start: w.Start.UTC(), End: w.End.UTC(), Names: w.Names}
-		if last := w.End.Add(-time.Duration(e.Spec.Windows.Cutoff)); !last.Before(w.Start) {
+		if last := w.End.Add(-cutoff); !last.Before(w.Start) {
 			o.LastNode = new(last.UTC())
 		}
 		all, at = append(all, o), w.End
@@ -269,6 +278,11 @@ func (s *session) playbookSchemaCommand() *cobra.Command {
 func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 	o.given = cmd.Flags().Changed
 	if !o.examine.hasBook() {
+		var err error
+		if o.estimates, err = readEstimates(o.estimatesFile); err != nil {
+			return err
+		}
+		o.estimated = o.estimatesFile != ""
 		return s.run(cmd.Context(), o, id)
 	}
 	e, err := readBook(o.examine.bookFiles, o.examine.sets)
@@ -278,6 +292,10 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 	if !e.Spec.Clusters.For(id) {
 		return usage("", "the playbook %s is not for cluster %s: see spec.clusters", e.Metadata.Name, id)
 	}
+	if o.estimates, err = estimatesOf(e, o.estimatesFile); err != nil {
+		return err
+	}
+	o.estimated = true
 	if err := o.follow(e); err != nil {
 		return err
 	}
@@ -288,7 +306,7 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 func (o *runOptions) follow(e *playbook.Effective) error {
 	spec := &e.Spec
 	var err error
-	if o.door, err = spec.Door(); err != nil {
+	if o.door, err = spec.Door(o.estimates); err != nil {
 		return err
 	}
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
@@ -328,23 +346,6 @@ func said(e *playbook.Effective) (Decisions, error) {
 		out.Accept = append(out.Accept, waiver)
 	}
 	return out, nil
-}
-
-// doorOf asks the playbook's windows for the engine.
-func (s *session) doorOf(o runOptions) func(time.Time, migrate.Start) *migrate.Wait {
-	if o.door == nil {
-		return nil
-	}
-	return func(now time.Time, start migrate.Start) *migrate.Wait {
-		closed, err := o.door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node})
-		switch {
-		case err != nil:
-			return &migrate.Wait{Why: "the windows cannot be computed: " + err.Error()}
-		case closed != nil:
-			return &migrate.Wait{Until: closed.Until, Why: closed.Why}
-		}
-		return nil
-	}
 }
 
 // mostSkew is how far clocks may be apart before windows would open at the wrong time. What is said of a difference is rounded to skewStep: the Date header

@@ -183,6 +183,7 @@ A flag wins over a variable, a variable over the file.`,
 		s.crdCommand(),
 		s.playbookCommand(),
 		s.fleetCommand(),
+		s.estimateCommand(),
 		s.explainCommand(),
 		s.versionCommand(),
 	)

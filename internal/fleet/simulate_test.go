@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
@@ -52,7 +53,7 @@ func effective(tb testing.TB, text string) *playbook.Effective {
 func windows(tb testing.TB, text string) (*playbook.Door, *window.Schedule) {
 	tb.Helper()
 	e := effective(tb, text)
-	door, err := e.Spec.Door()
+	door, err := e.Spec.Door(estimate.Estimates{})
 	require.NoError(tb, err)
 	schedule, err := e.Spec.Schedule()
 	require.NoError(tb, err)

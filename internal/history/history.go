@@ -116,11 +116,21 @@ type Step struct {
 	StartedAt  *time.Time `json:"startedAt,omitempty"`
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
 	// Took is how long it took, as a Go duration.
-	Took     string `json:"took,omitempty"`
+	Took string `json:"took,omitempty"`
+	// Planned is how long it was thought to take; only when the run had estimates.
+	Planned  *Planned `json:"planned,omitempty"`
 	Attempts int    `json:"attempts,omitempty"`
 	Message  string `json:"message,omitempty"`
 	// Notes are what was seen while the step was done, in their order: the members of etcd before and after a change, what was compared, who was waited for.
 	Notes []Note `json:"notes,omitempty"`
+}
+
+// Planned is a range of durations, as Go durations.
+type Planned struct {
+	P50 string `json:"p50"`
+	P90 string `json:"p90"`
+	// Samples is how many times it was measured; zero for a built-in figure.
+	Samples int `json:"samples"`
 }
 
 // Note is something that was seen at a moment.

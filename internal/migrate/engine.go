@@ -16,6 +16,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
@@ -55,6 +56,8 @@ type Options struct {
 	Soak time.Duration
 	// Accepted are the checks that were waived.
 	Accepted []check.Accepted
+	// Estimates are what the report compares the times of steps with; nil for nothing.
+	Estimates *estimate.Estimates
 	// Stop asks the run to end at the next safe point, by being closed.
 	Stop <-chan struct{}
 	// Retry is how long a step is tried again while the API server is away.

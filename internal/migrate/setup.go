@@ -162,7 +162,13 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 	r.Phases = Describe(e.Graph, e.Journal.Object)
 	for _, phase := range r.Phases {
 		for i := range phase.Steps {
-			phase.Steps[i].Notes = e.Log.notes[phase.Steps[i].ID]
+			step := &phase.Steps[i]
+			step.Notes = e.Log.notes[step.ID]
+			// The way back has no estimates.
+			if e.opts.Estimates != nil && !back {
+				r := e.opts.Estimates.Step(step.ID)
+				step.Planned = &history.Planned{P50: r.P50.String(), P90: r.P90.String(), Samples: r.Samples}
+			}
 		}
 	}
 	return r

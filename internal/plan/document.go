@@ -46,6 +46,8 @@ type Plan struct {
 	Fields []Field `json:"fields"`
 	// Drift lists what differs from an earlier plan; only when one was given to compare with.
 	Drift []Drift `json:"drift,omitempty"`
+	// Schedule says in which nights the migration would be done; only when a playbook or estimates were given.
+	Schedule *Schedule `json:"schedule,omitempty"`
 }
 
 // Metadata identifies the document. It is the only part that differs between two runs over the same input.
@@ -142,17 +144,93 @@ type Phase struct {
 	Undo string `json:"undo,omitempty"`
 	// Gate names what must be approved before the phase starts.
 	Gate string `json:"gate,omitempty"`
-	// Estimate is learnt from earlier runs; absent as long as there are none.
+	// Estimate is how long the phase takes; only when a playbook or estimates were given.
 	Estimate *Estimate `json:"estimate,omitempty"`
 	Steps    []Step    `json:"steps"`
 }
 
-// Estimate is a range of durations measured in earlier runs, as Go durations.
+// Estimate is a range of durations, as Go durations.
 type Estimate struct {
 	P50 string `json:"p50"`
 	P90 string `json:"p90"`
-	// Runs is how many measured runs it rests on.
+	// Runs is how many times the least known part of it was measured; zero when it rests on built-in figures.
 	Runs int `json:"runs"`
+}
+
+// Schedule says when a migration would be done that begins when the plan is made and follows the playbook, every approval given in time. Like the metadata it differs
+// from one moment to the next.
+type Schedule struct {
+	// Playbook is its name; empty without one.
+	Playbook string `json:"playbook,omitempty"`
+	// Values are those of the effective playbook, each with who said it.
+	Values []Value `json:"values,omitempty"`
+	// TimeZone is the playbook's, in which nights are told; empty without windows.
+	TimeZone string `json:"timeZone,omitempty"`
+	// Runs is how many runs the estimates were learnt from; zero for built-in figures.
+	Runs int `json:"runs"`
+	// Fits tells that everything finds its time; Problem says why not.
+	Fits    bool   `json:"fits"`
+	Problem string `json:"problem,omitempty"`
+	// Worker is how long the replacement of one worker takes.
+	Worker Estimate `json:"worker"`
+	// Reserves are how much of a window has to be left.
+	Reserves *Reserves `json:"reserves,omitempty"`
+	// Nights are the windows in which something is done when every step takes as long as nine of ten do, in their order.
+	Nights []Night `json:"nights"`
+	// UsualNights is how many are needed when every step takes as long as usual; zero when it does not come to an end.
+	UsualNights int `json:"usualNights"`
+	// Outside is what waits for no window.
+	Outside []Work `json:"outside,omitempty"`
+	// EndsAt is when everything would be done, soak times included; absent when it does not fit.
+	EndsAt *time.Time `json:"endsAt,omitempty"`
+	// Approvals are what somebody has to agree to, in their order.
+	Approvals []Approval `json:"approvals"`
+}
+
+// Value is one value of a playbook.
+type Value struct {
+	Path   string `json:"path"`
+	Value  string `json:"value"`
+	Origin string `json:"origin"`
+}
+
+// Reserves are how much of a window has to be left before something begins, as Go durations.
+type Reserves struct {
+	Worker       string `json:"worker"`
+	ControlPlane string `json:"controlPlane"`
+	NoReturn     string `json:"noReturn"`
+}
+
+// Night is one window, and what is done in it.
+type Night struct {
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
+	// Names are those of the openings that make the window up.
+	Names []string `json:"names"`
+	// LastNode is when the last worker may begin; absent when none may.
+	LastNode *time.Time `json:"lastNodeStart,omitempty"`
+	Work     []Work     `json:"work"`
+}
+
+// Work is what is done of one phase in one stretch.
+type Work struct {
+	Phase string    `json:"phase"`
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	// Workers are the ids of the workers that are replaced.
+	Workers []string `json:"workers,omitempty"`
+}
+
+// Approval is something that somebody has to agree to.
+type Approval struct {
+	Gate string `json:"gate"`
+	// Before is the phase that waits for it.
+	Before string `json:"before"`
+	// Who is asked, as the playbook has it.
+	Who string `json:"who,omitempty"`
+	// By and Reason are those of an approval that is on record.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // Step is one action of a phase.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
@@ -17,6 +18,14 @@ const (
 	PhaseWorkers      = "workers"
 	PhaseFinalize     = translate.PhaseFinalize
 )
+
+// stepSettled is the one step of phase workers that replaces nobody.
+const stepSettled = PhaseWorkers + "/settled"
+
+// ReplacesWorker tells of the id of a step that replaces a worker.
+func ReplacesWorker(step string) bool {
+	return strings.HasPrefix(step, PhaseWorkers+"/") && step != stepSettled
+}
 
 // phases is the one list of phases: what each does to the customer, whether it can be taken back, and how.
 func phases(cluster *legacy.Cluster) []Phase {

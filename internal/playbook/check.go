@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
 )
@@ -36,6 +37,15 @@ func (e *Effective) problems() []problem {
 			if strings.TrimSpace(value) == "" {
 				add(fmt.Sprintf("spec.accept[%d].%s", i, name), "it is missing")
 			}
+		}
+	}
+	for i, a := range e.Spec.Approvals {
+		path := fmt.Sprintf("spec.approvals[%d]", i)
+		if !slices.Contains(gates(), a.Gate) {
+			add(path+".gate", "it is %q; it can be %s", a.Gate, strings.Join(gates(), ", "))
+		}
+		if strings.TrimSpace(a.Who) == "" {
+			add(path+".who", "it is missing")
 		}
 	}
 	if e.Spec.Workers.Surge < 1 {
@@ -88,6 +98,11 @@ func windowPhases() []string {
 	return []string{plan.PhaseFence, plan.PhaseTranslate, plan.PhaseAdopt, plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}
 }
 
+// gates are what people approve. A test holds the list to the graph.
+func gates() []string {
+	return []string{plan.PhaseControlPlane, "point-of-no-return", plan.PhaseFinalize}
+}
+
 // loadZone wants a zone that is named: "Local" and an empty name are whatever the machine has.
 func loadZone(name string) (*time.Location, error) {
 	if name == "" || name == "Local" {
@@ -134,7 +149,7 @@ func (c Clusters) For(id string) bool {
 const soon = 60 * 24 * time.Hour
 
 // Lint tells what is allowed, and still most likely not meant.
-func (e *Effective) Lint(now time.Time) ([]string, error) {
+func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string, error) {
 	w := e.Spec.Windows
 	schedule, err := e.Spec.Schedule()
 	if err != nil || schedule == nil {
@@ -148,20 +163,25 @@ func (e *Effective) Lint(now time.Time) ([]string, error) {
 	if len(found) == 0 {
 		out = append(out, "spec.windows: nothing opens in the next 60 days")
 	}
+	reserves := w.Reserves(estimates)
 	node, control := false, !slices.Contains(w.Phases, plan.PhaseControlPlane)
 	for _, opening := range found {
 		length := opening.End.Sub(opening.Start)
-		node = node || length > time.Duration(w.Cutoff)
-		control = control || length >= time.Duration(w.ControlPlane)
+		node = node || length > reserves.Cutoff
+		control = control || length >= reserves.ControlPlane
 	}
 	if len(found) > 0 && !node {
-		out = append(out, fmt.Sprintf("spec.windows.cutoff: no window of the next 60 days is longer than %s, so no node could ever begin", w.Cutoff))
+		out = append(out, fmt.Sprintf("spec.windows.cutoff: no window of the next 60 days is longer than %s, so no node could ever begin", reserves.Cutoff))
 	}
 	if len(found) > 0 && !control {
-		out = append(out, fmt.Sprintf("spec.windows.controlPlane: no window of the next 60 days is as long as %s, so phase %s could never begin", w.ControlPlane, plan.PhaseControlPlane))
+		out = append(out, fmt.Sprintf("spec.windows.controlPlane: no window of the next 60 days is as long as %s, so phase %s could never begin", reserves.ControlPlane, plan.PhaseControlPlane))
 	}
-	if w.NoReturn > w.ControlPlane {
+	if reserves.NoReturn > reserves.ControlPlane {
 		out = append(out, "spec.windows.noReturn: it is more than is asked for when the phase begins, so a run could stop at the point of no return")
+	}
+	// A fixed reserve that is less than what was measured lets something begin that is most likely not done when the window ends.
+	if measured := estimates.Step(estimate.Worker); measured.Samples > 0 && measured.P90 > reserves.Cutoff {
+		out = append(out, fmt.Sprintf("spec.windows.cutoff: it is %s, and one in ten workers took longer than %s", reserves.Cutoff, measured.P90))
 	}
 	return out, nil
 }

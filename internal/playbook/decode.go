@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -141,7 +142,7 @@ func (e *Effective) complete() {
 		name    string
 		value   *Duration
 		builtIn Duration
-	}{{"cutoff", &w.Cutoff, builtInCutoff}, {"controlPlane", &w.ControlPlane, builtInControlPlane}, {"noReturn", &w.NoReturn, builtInNoReturn}} {
+	}{{"cutoff", &w.Cutoff.Fixed, builtInCutoff}, {"controlPlane", &w.ControlPlane.Fixed, builtInControlPlane}, {"noReturn", &w.NoReturn.Fixed, builtInNoReturn}, {"margin", &w.Margin, builtInMargin}} {
 		path := "spec.windows." + d.name
 		if _, said := e.Values[path]; !said {
 			*d.value = d.builtIn
@@ -157,11 +158,29 @@ func (e *Effective) complete() {
 	}
 }
 
+// Beside is the place of a file that a value names: beside the playbook that says it, or where the program runs when no file does.
+func (e *Effective) Beside(path, name string) string {
+	said := e.Origins[path]
+	file, line, found := cutLast(said, ":")
+	if _, err := strconv.Atoi(line); !found || err != nil || filepath.IsAbs(name) || strings.HasPrefix(said, setPrefix) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(file), name)
+}
+
+func cutLast(s, separator string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, separator); i >= 0 {
+		return s[:i], s[i+len(separator):], true
+	}
+	return s, "", false
+}
+
 // What holds for windows where nobody says anything.
 const (
 	builtInCutoff       = Duration(45 * time.Minute)
 	builtInControlPlane = Duration(2 * time.Hour)
 	builtInNoReturn     = Duration(30 * time.Minute)
+	builtInMargin       = Duration(15 * time.Minute)
 )
 
 // nearestOrigin is where something below a path was said.
@@ -366,6 +385,9 @@ func (e *Effective) note(node *yaml.Node, path string, origins map[*yaml.Node]st
 	}
 }
 
+// setPrefix begins the name of a layer that is a single value.
+const setPrefix = "--set "
+
 // Set is a layer of its own for one value: spec.soak.perWorker=5m. Lists are given as YAML: spec.workers.first=[a, b].
 func Set(assignment string) (Layer, error) {
 	path, value, found := strings.Cut(assignment, "=")
@@ -384,5 +406,5 @@ func Set(assignment string) (Layer, error) {
 	}
 	node.Content = append(node.Content, text("apiVersion"), text(migrationv1alpha1.APIVersion), text("kind"), text(Kind))
 	data, err := yaml.Marshal(node)
-	return Layer{Name: "--set " + path, Data: data}, err
+	return Layer{Name: setPrefix + path, Data: data}, err
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
 )
@@ -26,16 +27,34 @@ type Closed struct {
 // Door answers whether something may begin at an instant.
 type Door struct {
 	windows  *Windows
+	reserves Reserves
 	schedule *window.Schedule
 }
 
+// Reserves are how much of a window has to be left for what cannot stop half-way.
+type Reserves struct {
+	// Cutoff is for a worker, ControlPlane for the phase of that name, NoReturn for the point of no return.
+	Cutoff, ControlPlane, NoReturn time.Duration
+}
+
+// Reserves are what the windows say, or what was learnt: what nine of ten took, and the margin.
+func (w *Windows) Reserves(estimates estimate.Estimates) Reserves {
+	of := func(r Reserve, steps ...string) time.Duration {
+		if r.Learnt {
+			return estimates.Sum(steps...).P90 + time.Duration(w.Margin)
+		}
+		return time.Duration(r.Fixed)
+	}
+	return Reserves{of(w.Cutoff, estimate.Worker), of(w.ControlPlane, estimate.ControlPlane()...), of(w.NoReturn, estimate.BehindNoReturn()...)}
+}
+
 // Door makes one of the windows; nil when nothing waits for one.
-func (s *Spec) Door() (*Door, error) {
+func (s *Spec) Door(estimates estimate.Estimates) (*Door, error) {
 	schedule, err := s.Schedule()
 	if err != nil || schedule == nil {
 		return nil, err
 	}
-	return &Door{s.Windows, schedule}, nil
+	return &Door{s.Windows, s.Windows.Reserves(estimates), schedule}, nil
 }
 
 // Ask answers nil when something may begin now. What is begun is never stopped half-way, so what takes long and cannot stop is begun only when enough is left of the window.
@@ -43,12 +62,12 @@ func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
 	if !slices.Contains(d.windows.Phases, start.Phase) {
 		return nil, nil //nolint:nilnil // open is an ordinary answer
 	}
-	reserve := time.Duration(d.windows.Cutoff)
+	reserve := d.reserves.Cutoff
 	switch {
 	case start.NoReturn:
-		reserve = time.Duration(d.windows.NoReturn)
+		reserve = d.reserves.NoReturn
 	case start.Phase == plan.PhaseControlPlane:
-		reserve = time.Duration(d.windows.ControlPlane)
+		reserve = d.reserves.ControlPlane
 	}
 	var current, fits *window.Window
 	err := d.schedule.From(now, func(w window.Window) bool {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
@@ -49,7 +50,7 @@ func TestShippedPlaybooks(t *testing.T) {
 		require.NoError(t, err)
 		e, err := Read(nil, Defaults(), Layer{Name: file, Data: data})
 		require.NoError(t, err)
-		doubts, err := e.Lint(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+		doubts, err := e.Lint(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC), estimate.Estimates{})
 		require.NoError(t, err)
 		assert.Empty(t, doubts, file)
 		asJSON, err := yaml.YAMLToJSON(data)
@@ -89,6 +90,9 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"no length":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *}]}}\n", "spec.windows.open[0]: it needs a duration"},
 		"odd phase":     {head + "spec: {windows: {timeZone: UTC, phases: [roll]}}\n", `spec.windows.phases[0]: it is "roll"; it can be fence, translate`},
 		"no reason":     {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "spec.accept[0].reason: it is missing"},
+		"odd reserve":   {head + "spec: {windows: {timeZone: UTC, cutoff: guessed}}\n", `spec.windows.cutoff: "guessed" is neither a length of time like 45m, 8h or 14d nor learnt`},
+		"odd gate":      {head + "spec: {approvals: [{gate: roll, who: board}]}\n", `spec.approvals[0].gate: it is "roll"; it can be control-plane, point-of-no-return, finalize`},
+		"no approver":   {head + "spec: {approvals: [{gate: finalize}]}\n", "spec.approvals[0].who: it is missing"},
 		"two documents": {head + "---\n" + head, "only one document is allowed"},
 		"huge":          {strings.Repeat("#", MaxSize+1), "larger than"},
 	} {
@@ -137,7 +141,7 @@ spec:
     controlPlane: 2h
     noReturn: 30m
 `)
-	door, err := e.Spec.Door()
+	door, err := e.Spec.Door(estimate.Estimates{})
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		at    string
@@ -171,14 +175,49 @@ spec:
 			assert.Contains(t, closed.Why, test.why)
 		})
 	}
-	none, err := read(t, "spec: {}\n").Spec.Door()
+	none, err := read(t, "spec: {}\n").Spec.Door(estimate.Estimates{})
 	require.NoError(t, err)
 	assert.Nil(t, none)
-	never, err := read(t, "spec: {windows: {timeZone: UTC}}\n").Spec.Door()
+	never, err := read(t, "spec: {windows: {timeZone: UTC}}\n").Spec.Door(estimate.Estimates{})
 	require.NoError(t, err)
 	closed, err := never.Ask(time.Unix(0, 0), Start{Phase: plan.PhaseWorkers, Node: true})
 	require.NoError(t, err)
 	assert.Contains(t, closed.Why, "no window of the next two years")
+}
+
+// TestLearntReserves are what nine of ten took, and the margin.
+func TestLearntReserves(t *testing.T) {
+	t.Parallel()
+	e := read(t, "spec: {windows: {timeZone: UTC, cutoff: learnt, controlPlane: learnt, noReturn: learnt, margin: 5m}}\n")
+	learner := estimate.Learner{}
+	require.NoError(t, learner.Add("log", strings.NewReader(`{"v":1,"seq":1,"run":"r","cluster":"c","type":"step.started","step":"workers/a"}
+{"v":1,"seq":2,"run":"r","cluster":"c","type":"step.done","step":"workers/a","took":"22m"}`)))
+	document, err := learner.Learnt(time.Unix(0, 0), "test")
+	require.NoError(t, err)
+	estimates := estimate.Of(document)
+	got := e.Spec.Windows.Reserves(estimates)
+	assert.Equal(t, 27*time.Minute, got.Cutoff)
+	assert.Equal(t, estimates.Sum(estimate.ControlPlane()...).P90+5*time.Minute, got.ControlPlane)
+	assert.Equal(t, estimates.Sum(estimate.BehindNoReturn()...).P90+5*time.Minute, got.NoReturn)
+	assert.Less(t, got.NoReturn, got.ControlPlane)
+	assert.Equal(t, Reserves{45 * time.Minute, 2 * time.Hour, 30 * time.Minute}, read(t, "spec: {windows: {timeZone: UTC}}\n").Spec.Windows.Reserves(estimates), "fixed by default")
+
+	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: 20m, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n").Lint(time.Unix(0, 0), estimates)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"spec.windows.cutoff: it is 20m0s, and one in ten workers took longer than 22m0s"}, doubts)
+}
+
+func TestFilesLieBesideThePlaybookThatNamesThem(t *testing.T) {
+	t.Parallel()
+	set, err := Set("spec.estimates=c.json")
+	require.NoError(t, err)
+	e, err := Read(nil, Defaults(), Layer{Name: "books/acme.yaml", Data: []byte(head + "spec:\n  estimates: b.json\n")})
+	require.NoError(t, err)
+	assert.Equal(t, "books/b.json", e.Beside("spec.estimates", e.Spec.Estimates))
+	assert.Equal(t, "/b.json", e.Beside("spec.estimates", "/b.json"))
+	e, err = Read(nil, Defaults(), set)
+	require.NoError(t, err)
+	assert.Equal(t, "c.json", e.Beside("spec.estimates", e.Spec.Estimates))
 }
 
 func TestLintDoubts(t *testing.T) {
@@ -193,7 +232,7 @@ func TestLintDoubts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			doubts, err := read(t, test.spec).Lint(now)
+			doubts, err := read(t, test.spec).Lint(now, estimate.Estimates{})
 			require.NoError(t, err)
 			assert.Contains(t, strings.Join(doubts, "\n"), test.want)
 		})
@@ -217,10 +256,10 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		if _, err := e.Lint(now); err != nil {
+		if _, err := e.Lint(now, estimate.Estimates{}); err != nil {
 			t.Fatal(err)
 		}
-		door, err := e.Spec.Door()
+		door, err := e.Spec.Door(estimate.Estimates{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ func Schema() *jsonschema.Schema { return SchemaOf(&Playbook{}, Kind) }
 func SchemaOf(document any, title string) *jsonschema.Schema {
 	texts := map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[Duration](): {Type: "string", Pattern: `^([0-9]+d|([0-9]+(\.[0-9]+)?(h|m|s|ms))+|0)$`, Description: "A length of time, like 45m, 8h or 14d."},
+		reflect.TypeFor[Reserve]():  {Type: "string", Pattern: `^(learnt|[0-9]+d|([0-9]+(\.[0-9]+)?(h|m|s|ms))+|0)$`, Description: "A length of time, like 45m, or learnt."},
 		reflect.TypeFor[Cron]():     {Type: "string", Description: "minute, hour, day-of-month, month, day-of-week"},
 		reflect.TypeFor[Rule]():     {Type: "string", Description: "An RRULE of RFC 5545."},
 		reflect.TypeFor[Local]():    {Type: "string", Pattern: `^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2})?$`, Description: "A day, or a time of a day."},

@@ -35,6 +35,8 @@ type Spec struct {
 	Soak        Soak       `yaml:"soak,omitempty" json:"soak,omitzero" jsonschema_description:"How long a cluster runs undisturbed in between."`
 	Limits      Limits     `yaml:"limits,omitempty" json:"limits,omitzero" jsonschema_description:"How long something may take."`
 	Finalize    Finalize   `yaml:"finalize,omitempty" json:"finalize,omitzero" jsonschema_description:"How the old platform goes."`
+	Estimates   string     `yaml:"estimates,omitempty" json:"estimates,omitempty" jsonschema_description:"File with what migrate estimate learn has learnt; a relative name is looked for beside the playbook that says it."`
+	Approvals   []Approver `yaml:"approvals,omitempty" json:"approvals,omitempty" jsonschema_description:"Who is asked for which approval, for the people who read the plan."`
 	Decisions   []Decision `yaml:"decisions,omitempty" json:"decisions,omitempty" jsonschema_description:"Answers to fields that need one."`
 	Accept      []Accept   `yaml:"accept,omitempty" json:"accept,omitempty" jsonschema_description:"Findings that are accepted, and why."`
 }
@@ -50,10 +52,12 @@ type Windows struct {
 	TimeZone string   `yaml:"timeZone" json:"timeZone" jsonschema_description:"IANA name of the zone that all times are in, for example Europe/Berlin."`
 	Open     []Period `yaml:"open,omitempty" json:"open,omitempty" jsonschema_description:"Openings; it is closed unless one of them says otherwise."`
 	Closed   []Period `yaml:"closed,omitempty" json:"closed,omitempty" jsonschema_description:"Periods in which nothing begins, whatever is open."`
-	Cutoff   Duration `yaml:"cutoff,omitempty" json:"cutoff,omitempty" jsonschema_description:"No node is begun so shortly before the end."`
+	Cutoff   Reserve  `yaml:"cutoff,omitempty" json:"cutoff,omitzero" jsonschema_description:"No node is begun so shortly before the end: a length of time, or learnt."`
 	// ControlPlane and NoReturn are what is reserved for what must not stop half-way.
-	ControlPlane Duration `yaml:"controlPlane,omitempty" json:"controlPlane,omitempty" jsonschema_description:"Phase control-plane is begun only when so much of the window is left."`
-	NoReturn     Duration `yaml:"noReturn,omitempty" json:"noReturn,omitempty" jsonschema_description:"The point of no return is crossed only when so much of the window is left."`
+	ControlPlane Reserve `yaml:"controlPlane,omitempty" json:"controlPlane,omitzero" jsonschema_description:"Phase control-plane is begun only when so much of the window is left: a length of time, or learnt."`
+	NoReturn     Reserve `yaml:"noReturn,omitempty" json:"noReturn,omitzero" jsonschema_description:"The point of no return is crossed only when so much of the window is left: a length of time, or learnt."`
+	// Margin is added to what was learnt.
+	Margin Duration `yaml:"margin,omitempty" json:"margin,omitempty" jsonschema_description:"What is added to a length of time that was learnt."`
 	Phases       []string `yaml:"phases,omitempty" json:"phases,omitempty" jsonschema_description:"Phases that need a window."`
 }
 
@@ -94,6 +98,12 @@ type Finalize struct {
 	KeepNamespace bool `yaml:"keepNamespace,omitempty" json:"keepNamespace,omitempty" jsonschema_description:"Leave the legacy namespace with what is in it that nobody knows about."`
 }
 
+// Approver is asked for an approval.
+type Approver struct {
+	Gate string `yaml:"gate" json:"gate" jsonschema:"enum=control-plane,enum=point-of-no-return,enum=finalize" jsonschema_description:"What is approved."`
+	Who  string `yaml:"who" json:"who" jsonschema_description:"Who is asked, in words that a customer understands."`
+}
+
 // Decision answers a field that needs it.
 type Decision struct {
 	Field  string `yaml:"field" json:"field" jsonschema_description:"Key of the field or id of the finding, as migrate plan shows it."`
@@ -131,6 +141,35 @@ func (d *Duration) UnmarshalText(text []byte) error {
 }
 
 func (d Duration) String() string { return time.Duration(d).String() }
+
+// learnt is what a reserve says that is taken from estimates.
+const learnt = "learnt"
+
+// Reserve is how much of a window has to be left: a length of time, or what was learnt, with a margin.
+type Reserve struct {
+	Fixed  Duration
+	Learnt bool
+}
+
+// UnmarshalText reads it.
+func (r *Reserve) UnmarshalText(text []byte) error {
+	if string(text) == learnt {
+		*r = Reserve{Learnt: true}
+		return nil
+	}
+	*r = Reserve{}
+	if err := r.Fixed.UnmarshalText(text); err != nil {
+		return fmt.Errorf("%q is neither a length of time like 45m, 8h or 14d nor %s", text, learnt)
+	}
+	return nil
+}
+
+func (r Reserve) String() string {
+	if r.Learnt {
+		return learnt
+	}
+	return r.Fixed.String()
+}
 
 // Cron is a recurrence in the notation of crontab.
 type Cron struct {

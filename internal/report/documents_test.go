@@ -304,11 +304,41 @@ func planOf15Nodes() *plan.Plan {
 	for i := range 3 {
 		p.Phases[i+2].Estimate = &plan.Estimate{P50: fmt.Sprintf("%dm0s", 12*(i+1)), P90: fmt.Sprintf("%dm30s", 25*(i+1)), Runs: 4}
 	}
+	p.Schedule = scheduleOf15Nodes()
 	p.Drift = []plan.Drift{{What: "observed", Subject: "KVMConfig/default/b4n9x spec.kvm.workers[3].memory", Before: "8G", After: "16G", Used: true}}
 	p.Checks, p.Findings = p.Checks[:2], p.Findings[3:]
 	p.Status = plan.Status{Complete: true, Applyable: true, HasChanges: true, BlockedBy: []string{}}
 	count(p)
 	return p
+}
+
+// scheduleOf15Nodes needs three nights, of which the last is one of clocks that change.
+func scheduleOf15Nodes() *plan.Schedule {
+	at := func(day, hour, minute int) time.Time {
+		return time.Date(2027, time.March, day, hour, minute, 0, 0, time.UTC)
+	}
+	return &plan.Schedule{
+		Playbook: "weekend", TimeZone: "Europe/Berlin", Runs: 4, Fits: true, UsualNights: 2, EndsAt: new(at(27, 21, 23)),
+		Values:   []plan.Value{{Path: "spec.windows.timeZone", Value: "Europe/Berlin", Origin: "weekend.yaml:7"}},
+		Worker:   plan.Estimate{P50: "12m0s", P90: "31m0s", Runs: 9},
+		Reserves: &plan.Reserves{Worker: "45m0s", ControlPlane: "2h0m0s", NoReturn: "30m0s"},
+		Nights: []plan.Night{
+			{Start: at(20, 21, 0), End: at(21, 3, 0), Names: []string{"saturday"}, LastNode: new(at(21, 2, 15)), Work: []plan.Work{
+				{Phase: plan.PhaseControlPlane, From: at(20, 21, 0), To: at(20, 22, 14)},
+				{Phase: plan.PhaseWorkers, From: at(20, 22, 14), To: at(21, 2, 40), Workers: []string{"n00q", "n01q", "n02q"}},
+			}},
+			{Start: at(21, 21, 0), End: at(22, 3, 0), Names: []string{"sunday"}, LastNode: new(at(22, 2, 15)), Work: []plan.Work{
+				{Phase: plan.PhaseWorkers, From: at(21, 21, 0), To: at(21, 22, 2), Workers: []string{"n03q", "n04q"}},
+			}},
+			{Start: at(27, 21, 0), End: at(28, 3, 0), Names: []string{"saturday"}, Work: []plan.Work{{Phase: plan.PhaseFinalize, From: at(27, 21, 0), To: at(27, 21, 23)}}},
+		},
+		Outside: []plan.Work{{Phase: plan.PhaseFence, From: at(19, 11, 0), To: at(19, 11, 4)}, {Phase: plan.PhaseAdopt, From: at(19, 11, 4), To: at(19, 11, 14)}},
+		Approvals: []plan.Approval{
+			{Gate: "control-plane", Before: plan.PhaseControlPlane, Who: "Globex change board", By: "ada@anubis", Reason: "CHG-4711"},
+			{Gate: "point-of-no-return", Before: plan.PhaseControlPlane},
+			{Gate: "finalize", Before: plan.PhaseFinalize, Who: "Globex change board"},
+		},
+	}
 }
 
 // planWithoutChanges is the plan of a cluster that is already as planned.

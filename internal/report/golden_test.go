@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -48,7 +49,7 @@ func documents() map[string]any {
 		"plan": planOfAl9qy(), "plan-of-15-nodes": planOf15Nodes(), "plan-without-changes": planWithoutChanges(),
 		"checks": reportOfAl9qy(), "inventory": inventoryOfAnubis(),
 		"proof": proofOfRestarts(), "proof-untouched": proofOfAdoption(), "proof-incomplete": proofWithGaps(),
-		"run": runWithProof(), "run-failed": runThatFailed(), "run-touched": runThatTouched(), "run-rolled-back": runTakenBack(),
+		"run": runWithProof(), "run-failed": runThatFailed(), "run-touched": runThatTouched(), "run-rolled-back": runTakenBack(), "run-of-workers": runOfWorkers(),
 		"fleet-plan": planOfAFleet(), "fleet": fleetAtWork(), "fleet-held": fleetHeld(),
 	}
 }
@@ -80,6 +81,13 @@ func TestGolden(t *testing.T) {
 	}
 	golden(t, "plan.customer.md", render(t, "markdown", planOfAl9qy(), report.Options{Audience: report.Customer}))
 	golden(t, "plan.customer.html", render(t, "html", planOfAl9qy(), report.Options{Audience: report.Customer}))
+	unfit := planOf15Nodes()
+	unfit.Schedule = &plan.Schedule{TimeZone: "Europe/Berlin", Problem: "no window of the next two years is long enough for what comes next, after step adopt/lock", Nights: []plan.Night{}, Approvals: []plan.Approval{}, Worker: plan.Estimate{P50: "12m0s", P90: "30m0s"}}
+	golden(t, "plan-that-does-not-fit.txt", render(t, "text", unfit, report.Options{Short: true}))
+	golden(t, "plan-that-does-not-fit.customer.txt", render(t, "text", unfit, report.Options{Audience: report.Customer}))
+	for _, format := range []string{"text", "markdown", "html"} {
+		golden(t, "plan-of-15-nodes.customer"+map[string]string{"text": ".txt", "markdown": ".md", "html": ".html"}[format], render(t, format, planOf15Nodes(), report.Options{Audience: report.Customer}))
+	}
 	for _, format := range []string{"text", "markdown", "html"} {
 		ending := map[string]string{"text": ".txt", "markdown": ".md", "html": ".html"}[format]
 		golden(t, "proof.customer"+ending, render(t, format, proofOfRestarts(), report.Options{Audience: report.Customer}))

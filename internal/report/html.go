@@ -130,6 +130,7 @@ type planPage struct {
 	Attention   []issue
 	CheckSum    string
 	Categories  []categoryView
+	Schedule    *nightsView
 	Drift       []plan.Drift
 	ObjectSum   string
 	Groups      []objectGroup
@@ -229,6 +230,7 @@ func htmlPlan(w io.Writer, original *plan.Plan, o Options) error {
 	}
 	pg.Nav = []navItem{{"phases", "What happens", 0}}
 	for _, n := range []navItem{
+		{"nights", "Nights", nightCount(p)},
 		{"decide", "Decide", len(v.Decide)},
 		{"attention", "Attention", len(v.Attention)},
 		{"checks", "Checks", len(p.Checks)},
@@ -243,6 +245,14 @@ func htmlPlan(w io.Writer, original *plan.Plan, o Options) error {
 		}
 	}
 	return writePage(w, pg, original)
+}
+
+// nightCount is how many nights the page shows.
+func nightCount(p *plan.Plan) int {
+	if p.Schedule == nil {
+		return 0
+	}
+	return len(p.Schedule.Nights)
 }
 
 func planSubtitle(p *plan.Plan) string {
@@ -272,7 +282,7 @@ func fileName(id, suffix string) string {
 
 func viewPlan(p *plan.Plan, o Options) *planPage {
 	v := &planPage{
-		Nodes: nodes(p), Drift: p.Drift, Accepted: acceptedFacts(p.Accepted, o), AddsUp: addsUp(p), Read: p.Summary.Translation.Read,
+		Nodes: nodes(p), Schedule: viewSchedule(p.Schedule), Drift: p.Drift, Accepted: acceptedFacts(p.Accepted, o), AddsUp: addsUp(p), Read: p.Summary.Translation.Read,
 		CheckSum:    sumUp(checkCounts(summarise(p.Checks)), " · "),
 		ObjectSum:   cmp.Or(sumUp(changeCounts(p.Summary)[:5], ", "), "Nothing changes") + ".",
 		BasisSum:    joinNonEmpty(", ", "Made from "+p.Basis.Source, "compared with "+p.Basis.Compared, map[bool]string{true: "without secret values"}[p.Basis.Redacted]) + ".",

@@ -36,6 +36,7 @@ func markdownPlan(w io.Writer, doc *plan.Plan, o Options) error {
 	v := verdict(doc)
 	m.line(m.badge(v) + ": " + prose(cmp.Or(sumUp(changeCounts(doc.Summary), ", "), "no changes")) + ".")
 	m.phases(doc, positions)
+	m.nights(viewSchedule(doc.Schedule))
 	m.decisions(doc.Findings, func(f finding.Finding) string { return today(doc, f) })
 	m.attention(doc.Checks, doc.Findings)
 	m.translation(doc)
@@ -305,6 +306,7 @@ func markdownStory(w io.Writer, s *story, o Options) error {
 			m.line("Time: " + prose(ph.Estimate) + ".")
 		}
 	}
+	m.nights(s.Nights)
 	if len(s.Decisions) > 0 {
 		m.heading("To decide")
 		for _, d := range s.Decisions {

@@ -148,6 +148,37 @@ func spokenTook(r *history.RunReport, s history.Step) string {
 	return ""
 }
 
+// planned is what was thought of the steps whose time can be told, as "planned 12 min, at most 30 min"; empty when nothing was.
+func planned(r *history.RunReport, steps ...history.Step) string {
+	var usual, most time.Duration
+	known := false
+	for _, s := range steps {
+		if _, ok := stepTook(r, s); !ok || s.Planned == nil {
+			continue
+		}
+		p50, err := time.ParseDuration(s.Planned.P50)
+		p90, err2 := time.ParseDuration(s.Planned.P90)
+		if err == nil && err2 == nil {
+			usual, most, known = usual+p50, most+p90, true
+		}
+	}
+	switch {
+	case !known:
+		return ""
+	case usual == most:
+		return "planned " + spokenDuration(usual.String())
+	}
+	return "planned " + spokenDuration(usual.String()) + ", at most " + spokenDuration(most.String())
+}
+
+// phaseTimes is what a phase took, beside what was planned for it.
+func phaseTimes(r *history.RunReport, steps []history.Step) string {
+	return joinNonEmpty(", ", phaseTook(r, steps), planned(r, steps...))
+}
+
+// isNode tells of a step that replaces a node: what was planned for it is shown always.
+func isNode(s history.Step) bool { return plan.ReplacesWorker(s.ID) }
+
 // phaseTook adds up the times of the steps; the time between two runs is none of it.
 func phaseTook(r *history.RunReport, steps []history.Step) string {
 	var sum time.Duration
@@ -181,7 +212,11 @@ func stepNotes(r *history.RunReport, s history.Step) string {
 	if earlier(r, s) {
 		before = "in an earlier run"
 	}
-	return joinNonEmpty(", ", tries, before)
+	plans := ""
+	if isNode(s) {
+		plans = planned(r, s)
+	}
+	return joinNonEmpty(", ", tries, before, plans)
 }
 
 // noteText is a note with its time.

@@ -92,7 +92,7 @@ func viewRun(r *history.RunReport, o Options) *runPage {
 	}
 	for _, p := range r.Phases {
 		pv := runPhaseView{
-			Name: p.Name, Title: cmp.Or(p.Title, p.Name), Sum: joinNonEmpty(" · ", stepSum(p.Steps, ", "), phaseTook(r, p.Steps)), Mark: phaseMark(p),
+			Name: p.Name, Title: cmp.Or(p.Title, p.Name), Sum: joinNonEmpty(" · ", stepSum(p.Steps, ", "), phaseTimes(r, p.Steps)), Mark: phaseMark(p),
 		}
 		for _, s := range p.Steps {
 			sv := stepView{ID: s.ID, Title: s.Title, Took: spokenTook(r, s), Notes: stepNotes(r, s), Message: s.Message, Mark: stepMark(s.State)}

@@ -62,8 +62,16 @@ func (m *markdown) runPhases(doc *history.RunReport, phases []history.Phase) {
 	m.blank()
 	m.row("Phase", "What", "Steps", "Took")
 	m.row("---", "---", "---", "---:")
+	var plans []string
 	for _, p := range phases {
 		m.row(codeCut(p.Name, 14), proseCut(p.Title, 30), stepSum(p.Steps, ", "), cmp.Or(phaseTook(doc, p.Steps), "unknown"))
+		if text := planned(doc, p.Steps...); text != "" {
+			plans = append(plans, code(p.Name)+" "+phaseTook(doc, p.Steps)+", "+text)
+		}
+	}
+	if len(plans) > 0 {
+		m.blank()
+		m.line("Against the plan: " + strings.Join(plans, "; ") + ".")
 	}
 }
 
@@ -106,6 +114,9 @@ func (m *markdown) runDetails(doc *history.RunReport, phases []history.Phase) []
 			}
 			if s.FinishedAt != nil {
 				times = append(times, "ended "+exact(*s.FinishedAt))
+			}
+			if !isNode(s) && planned(doc, s) != "" {
+				times = append(times, planned(doc, s))
 			}
 			if len(times) > 0 {
 				d.line("  - " + strings.Join(times, ", "))

@@ -101,7 +101,7 @@ func takenBack(r *history.RunReport) bool {
 
 // tellRunPhase tells one phase: shown is what is left of it for customers, p the phase as it is.
 func tellRunPhase(i int, r *history.RunReport, shown, p history.Phase) storyPhase {
-	out := storyPhase{Number: i + 1, Title: cmp.Or(shown.Title, shown.Name), Estimate: phaseTook(r, p.Steps)}
+	out := storyPhase{Number: i + 1, Title: cmp.Or(shown.Title, shown.Name), Estimate: phaseTimes(r, p.Steps)}
 	did := ""
 	switch p.Name {
 	case plan.PhaseFence:

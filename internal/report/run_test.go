@@ -107,6 +107,29 @@ func runTakenBack() *history.RunReport {
 	return r
 }
 
+// runOfWorkers replaced two workers, one of them slower than anybody thought, and had estimates to compare with.
+func runOfWorkers() *history.RunReport {
+	r := runOfAl9qy()
+	r.Proof, r.FinishedAt = nil, r.StartedAt.Add(80*time.Minute)
+	at := r.StartedAt
+	p := history.Phase{Name: "workers", Title: "Replace the workers, one after the other"}
+	for i, s := range []struct {
+		id, title string
+		took      time.Duration
+		planned   history.Planned
+	}{
+		{"workers/2r8fk", "replace worker 2r8fk", 11 * time.Minute, history.Planned{P50: "12m0s", P90: "31m0s", Samples: 9}},
+		{"workers/k3m9a", "replace worker k3m9a", 64 * time.Minute, history.Planned{P50: "12m0s", P90: "31m0s", Samples: 9}},
+		{"workers/settled", "ask once more what Cluster API would do", 20 * time.Second, history.Planned{P50: "20s", P90: "20s"}},
+	} {
+		begun, ended := at.Add(time.Duration(i)*time.Second), at.Add(s.took)
+		p.Steps = append(p.Steps, history.Step{ID: s.id, Title: s.title, State: "done", StartedAt: &begun, FinishedAt: &ended, Took: s.took.String(), Attempts: 1, Planned: &s.planned})
+		at = ended
+	}
+	r.Phases = []history.Phase{p}
+	return r
+}
+
 // runThatTouched ended because the proof found restarts.
 func runThatTouched() *history.RunReport {
 	r := runOfAl9qy()

@@ -83,7 +83,7 @@ func (p *printer) runPhases(doc *history.RunReport, phases []history.Phase, o Op
 			continue
 		}
 		p.blank()
-		p.title(joinNonEmpty("  ", phase.Name, phase.Title), quiet, joinNonEmpty(" "+p.dot()+" ", stepSum(phase.Steps, ", "), phaseTook(doc, phase.Steps)))
+		p.title(joinNonEmpty("  ", phase.Name, phase.Title), quiet, joinNonEmpty(" "+p.dot()+" ", stepSum(phase.Steps, ", "), phaseTimes(doc, phase.Steps)))
 		for _, s := range shown {
 			p.step(doc, s, timeWidth, o)
 		}
@@ -115,6 +115,9 @@ func (p *printer) step(doc *history.RunReport, s history.Step, timeWidth int, o 
 	}
 	if s.FinishedAt != nil {
 		times = append(times, "ended "+exact(*s.FinishedAt))
+	}
+	if !isNode(s) && planned(doc, s) != "" {
+		times = append(times, planned(doc, s))
 	}
 	if s.Attempts > 0 {
 		times = append(times, plural(s.Attempts, "try"))

@@ -25,7 +25,9 @@ type story struct {
 	Lead   []string
 	Phases []storyPhase
 	// Past tells that the phases say what was done, and not what will happen.
-	Past      bool
+	Past bool
+	// Nights say when; nil when nobody said.
+	Nights    *nightsView
 	Decisions []storyDecision
 	// Checks says in a sentence how the checks went, Attention lists those that did not pass.
 	Checks    string
@@ -85,9 +87,11 @@ func tellPlan(original *plan.Plan, o Options) *story {
 		s.Lead = append(s.Lead, capital(plural(n, "decision"))+are(n)+" still open.")
 	}
 	for i, ph := range p.Phases {
-		s.Phases = append(s.Phases, tellPhase(i, ph, hasEstimates(p)))
+		s.Phases = append(s.Phases, tellPhase(i, ph, hasEstimates(p) && (ph.Estimate != nil || p.Schedule == nil)))
 		s.Rollback = append(s.Rollback, tellReturn(i, ph))
 	}
+	// Zones look like references of objects.
+	s.Nights = tellNights(visible(original, o).Schedule, p.Schedule)
 	s.decide(p.Findings)
 	s.check(summarise(p.Checks), p.Checks)
 	if p.Status.HasChanges && !p.Status.Applyable {
@@ -207,6 +211,7 @@ func textStory(w io.Writer, s *story, o Options) error {
 		p.title(fmt.Sprintf("%d  %s", ph.Number, ph.Title), quiet, ph.Estimate)
 		p.text("   ", plain, quotes(strings.Join(ph.Sentences, " "), o.ASCII))
 	}
+	p.storyNights(s.Nights)
 	if len(s.Decisions) > 0 {
 		p.blank()
 		p.text("", strong, "To decide")

@@ -55,6 +55,7 @@ func textPlan(w io.Writer, doc *plan.Plan, o Options) error {
 		t.checks()
 		t.accepted(doc.Accepted)
 		t.drift()
+		t.nights(viewSchedule(t.plan.Schedule))
 		t.outlook()
 	}
 	return t.flush()
@@ -138,7 +139,7 @@ func (t planText) phase(i int) {
 	}
 	t.title(fmt.Sprintf("%d %s  %s", i+1, ph.Name, ph.Title), mood, traits)
 	t.text("  ", plain, ph.Effect)
-	if hasEstimates(t.plan) {
+	if hasEstimates(t.plan) && (ph.Estimate != nil || t.plan.Schedule == nil) {
 		t.text("  ", quiet, estimate(ph.Estimate))
 	}
 	if ph.Gate != "" {

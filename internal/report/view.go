@@ -355,10 +355,10 @@ func estimate(e *plan.Estimate) string {
 	if e == nil {
 		return noEstimate
 	}
-	if e.P50 == e.P90 {
-		return fmt.Sprintf("about %s (%s)", spokenDuration(e.P50), plural(e.Runs, "run"))
+	if e.Runs == 0 {
+		return usually(*e) + " (not measured)"
 	}
-	return fmt.Sprintf("about %s, at most %s in 9 of 10 (%s)", spokenDuration(e.P50), spokenDuration(e.P90), plural(e.Runs, "run"))
+	return usually(*e) + " (" + plural(e.Runs, "run") + ")"
 }
 
 // spokenDuration writes 3h40m0s as "3 h 40 min". What is no duration stays as it is.

@@ -25,6 +25,7 @@ const (
 	KindEvidence    = "Evidence"
 	KindProof       = "Proof"
 	KindRunReport   = "RunReport"
+	KindEstimates   = "Estimates"
 )
 
 // Kind is the kind of the object that records a migration.

@@ -1,0 +1,226 @@
+package nights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
+)
+
+// Input is what nights are worked out from.
+type Input struct {
+	// Playbook is what the run will follow; the built-in layer alone has no windows.
+	Playbook *playbook.Effective
+	// Estimates say how long a step takes.
+	Estimates estimate.Estimates
+	// Workers are the ids of the workers in the order in which they are replaced.
+	Workers []string
+	// Object is how far the migration is; nil when it has not begun.
+	Object *migrationv1alpha1.ClusterMigration
+	// Now is when the run begins.
+	Now time.Time
+}
+
+// aDay lies between two runs where no window says when the next one begins.
+const aDay = 24 * time.Hour
+
+// Of works out the nights:
+//
+//  1. go through the migration as the engine would, once with the times that nine of ten steps do not exceed, and once with the usual ones,
+//  2. put what is done into the windows that it is done in,
+//  3. say who has to agree to what.
+func Of(ctx context.Context, in Input) (*plan.Schedule, error) {
+	spec := &in.Playbook.Spec
+	schedule, err := spec.Schedule()
+	if err != nil {
+		return nil, err
+	}
+	door, err := spec.Door(in.Estimates)
+	if err != nil {
+		return nil, err
+	}
+	out := &plan.Schedule{Playbook: in.Playbook.Metadata.Name, Runs: in.Estimates.Runs, Worker: Estimated(in.Estimates.Step(estimate.Worker)), Nights: []plan.Night{}, Approvals: approvals(in)}
+	for _, path := range slices.Sorted(maps.Keys(in.Playbook.Values)) {
+		out.Values = append(out.Values, plan.Value{Path: path, Value: in.Playbook.Values[path], Origin: in.Playbook.Origins[path]})
+	}
+	if schedule != nil {
+		reserves := spec.Windows.Reserves(in.Estimates)
+		out.TimeZone = spec.Windows.TimeZone
+		out.Reserves = &plan.Reserves{Worker: reserves.Cutoff.String(), ControlPlane: reserves.ControlPlane.String(), NoReturn: reserves.NoReturn.String()}
+	}
+	slow, failed := in.foresee(ctx, door, schedule, func(step string) time.Duration { return in.Estimates.Step(step).P90 })
+	if err := in.fill(out, schedule, slow); err != nil {
+		return nil, err
+	}
+	out.Fits = failed == nil
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(failed, migrate.ErrExposed):
+		out.Problem = "the window would be over at the point of no return, with both control planes serving: ask for more time with spec.windows.controlPlane, or for longer windows"
+	case failed != nil:
+		out.Problem = "no window of the next two years is long enough for what comes next" + after(slow)
+	case len(slow) > 0:
+		out.EndsAt = new(slow[len(slow)-1].To.UTC())
+	}
+	usual, failed := in.foresee(ctx, door, schedule, func(step string) time.Duration { return in.Estimates.Step(step).P50 })
+	if failed == nil {
+		other := &plan.Schedule{}
+		if err := in.fill(other, schedule, usual); err != nil {
+			return nil, err
+		}
+		out.UsualNights = len(other.Nights)
+	}
+	return out, nil
+}
+
+func after(done []migrate.Foreseen) string {
+	if len(done) == 0 {
+		return ""
+	}
+	return ", after step " + done[len(done)-1].Step
+}
+
+// Estimated is a range as a plan has it.
+func Estimated(r estimate.Range) plan.Estimate {
+	return plan.Estimate{P50: r.P50.String(), P90: r.P90.String(), Runs: r.Samples}
+}
+
+// Phases puts into a plan how long each of its phases takes, soak times apart.
+func Phases(phases []plan.Phase, workers []string, estimates estimate.Estimates) {
+	for _, p := range migrate.Graph(workers...) {
+		ids := make([]string, 0, len(p.Steps))
+		for _, s := range p.Steps {
+			ids = append(ids, s.ID)
+		}
+		for i := range phases {
+			if phases[i].Name == p.Name {
+				phases[i].Estimate = new(Estimated(estimates.Sum(ids...)))
+			}
+		}
+	}
+}
+
+// Ask lets the engine ask a playbook's windows; nil lets everything begin.
+func Ask(door *playbook.Door) func(time.Time, migrate.Start) *migrate.Wait {
+	if door == nil {
+		return nil
+	}
+	return func(now time.Time, start migrate.Start) *migrate.Wait {
+		closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node})
+		switch {
+		case err != nil:
+			return &migrate.Wait{Why: "the windows cannot be computed: " + err.Error()}
+		case closed != nil:
+			return &migrate.Wait{Until: closed.Until, Why: closed.Why}
+		}
+		return nil
+	}
+}
+
+func (in Input) foresee(ctx context.Context, door *playbook.Door, schedule *window.Schedule, took func(string) time.Duration) ([]migrate.Foreseen, error) {
+	spec := &in.Playbook.Spec
+	return migrate.Foresee(ctx, migrate.Foresight{
+		Graph: migrate.Graph(in.Workers...), Object: in.Object, Now: in.Now, Took: took,
+		Again: func(after time.Time) time.Time { return nextRun(schedule, after) },
+		Options: migrate.Options{
+			Door: Ask(door), MaxWorkers: spec.Workers.PerRun,
+			SoakFirst: time.Duration(spec.Soak.AfterFirstWorker), SoakWorkers: time.Duration(spec.Soak.PerWorker), Soak: time.Duration(spec.Soak.BeforeFinalize),
+		},
+	})
+}
+
+// nextRun is when the run after this one begins: with the next window, or where there is none, a day later.
+func nextRun(schedule *window.Schedule, after time.Time) time.Time {
+	next := after.Add(aDay)
+	if schedule == nil {
+		return next
+	}
+	// What cannot be computed here could not be computed for the door either, which says so.
+	_ = schedule.From(after, func(w window.Window) bool {
+		if w.Contains(after) {
+			return true
+		}
+		next = w.Start
+		return false
+	})
+	return next
+}
+
+// fill puts what was foreseen into the windows.
+func (in Input) fill(out *plan.Schedule, schedule *window.Schedule, steps []migrate.Foreseen) error {
+	for _, s := range steps {
+		if schedule == nil || !slices.Contains(in.Playbook.Spec.Windows.Phases, s.Phase) {
+			out.Outside = add(out.Outside, s)
+			continue
+		}
+		w, found, err := schedule.Next(s.From)
+		switch n := len(out.Nights); {
+		case err != nil:
+			return fmt.Errorf("looking for the window of step %s: %w", s.Step, err)
+		case n > 0 && (!found || !w.Contains(s.From) || out.Nights[n-1].Start.Equal(w.Start)):
+			// What was begun is brought to its end, also when the window is over.
+			out.Nights[n-1].Work = add(out.Nights[n-1].Work, s)
+		case !found || !w.Contains(s.From):
+			out.Outside = add(out.Outside, s)
+		default:
+			night := plan.Night{Start: w.Start.UTC(), End: w.End.UTC(), Names: w.Names, Work: add(nil, s)}
+			if last := w.End.Add(-in.Playbook.Spec.Windows.Reserves(in.Estimates).Cutoff); !last.Before(w.Start) {
+				night.LastNode = new(last.UTC())
+			}
+			out.Nights = append(out.Nights, night)
+		}
+	}
+	return nil
+}
+
+// add puts a step to the work of its phase.
+func add(work []plan.Work, s migrate.Foreseen) []plan.Work {
+	if n := len(work); n == 0 || work[n-1].Phase != s.Phase {
+		work = append(work, plan.Work{Phase: s.Phase, From: s.From.UTC()})
+	}
+	last := &work[len(work)-1]
+	last.To = s.To.UTC()
+	if s.Node {
+		last.Workers = append(last.Workers, strings.TrimPrefix(s.Step, plan.PhaseWorkers+"/"))
+	}
+	return work
+}
+
+// approvals are what people have to agree to that is still to come, or was agreed to.
+func approvals(in Input) []plan.Approval {
+	out := []plan.Approval{}
+	for _, p := range migrate.Graph(in.Workers...) {
+		gates := []string{p.Gate}
+		for _, s := range p.Steps {
+			gates = append(gates, s.Gate)
+		}
+		for _, gate := range gates {
+			if gate == "" {
+				continue
+			}
+			a := plan.Approval{Gate: gate, Before: p.Name}
+			for _, said := range in.Playbook.Spec.Approvals {
+				if said.Gate == gate {
+					a.Who = said.Who
+				}
+			}
+			if in.Object != nil && migrate.Approved(in.Object, gate, in.Now) {
+				i := slices.IndexFunc(in.Object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == gate })
+				a.By, a.Reason = in.Object.Spec.Approvals[i].By, in.Object.Spec.Approvals[i].Reason
+			}
+			out = append(out, a)
+		}
+	}
+	return out
+}

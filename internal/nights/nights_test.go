@@ -1,0 +1,147 @@
+package nights
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+func book(t *testing.T, spec string) *playbook.Effective {
+	t.Helper()
+	e, err := playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: "test.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nmetadata: {name: test}\nspec:\n" + spec)})
+	require.NoError(t, err)
+	return e
+}
+
+// now is a Sunday noon in Berlin.
+func now() time.Time { return time.Date(2026, 11, 22, 11, 0, 0, 0, time.UTC) }
+
+func of(t *testing.T, in Input) *plan.Schedule {
+	t.Helper()
+	if in.Now.IsZero() {
+		in.Now = now()
+	}
+	out, err := Of(t.Context(), in)
+	require.NoError(t, err)
+	return out
+}
+
+const weekends = `
+  windows:
+    timeZone: Europe/Berlin
+    open: [{name: weekend, cron: "0 22 * * SAT,SUN", duration: 5h}]
+`
+
+func TestTheNightsOfACluster(t *testing.T) {
+	t.Parallel()
+	got := of(t, Input{Playbook: book(t, weekends+"  approvals: [{gate: finalize, who: Acme's change board}]\n"), Workers: []string{"a", "b", "c", "d", "e", "f", "g", "h"}})
+	require.True(t, got.Fits, got.Problem)
+	assert.Equal(t, "Europe/Berlin", got.TimeZone)
+	assert.Equal(t, plan.Estimate{P50: "12m0s", P90: "30m0s"}, got.Worker)
+	require.Len(t, got.Outside, 3, "fence, translate and adopt wait for nothing")
+	assert.Equal(t, now(), got.Outside[0].From)
+	require.Len(t, got.Nights, 3)
+	first := got.Nights[0]
+	assert.Equal(t, time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC), first.Start)
+	assert.Equal(t, time.Date(2026, 11, 23, 1, 15, 0, 0, time.UTC), *first.LastNode)
+	require.Len(t, first.Work, 2)
+	assert.Equal(t, plan.PhaseControlPlane, first.Work[0].Phase)
+	assert.Equal(t, first.Start, first.Work[0].From)
+	// 75 min for the control plane, then half an hour for each worker; none begins past the cut-off.
+	workers := 0
+	for _, n := range got.Nights {
+		for _, w := range n.Work {
+			workers += len(w.Workers)
+			if w.Phase == plan.PhaseWorkers {
+				assert.False(t, w.From.After(*n.LastNode))
+			}
+			assert.False(t, w.From.Before(n.Start))
+			assert.True(t, w.From.Before(n.End))
+		}
+	}
+	assert.Equal(t, 8, workers)
+	last := got.Nights[2]
+	assert.Equal(t, plan.PhaseFinalize, last.Work[0].Phase)
+	assert.GreaterOrEqual(t, last.Start.Sub(got.Nights[1].Work[0].To), 48*time.Hour, "it rests before")
+	assert.Equal(t, last.Work[0].To, *got.EndsAt)
+	assert.Equal(t, 2, got.UsualNights, "as long as usual the workers take less than what is left of the first night")
+	require.Len(t, got.Approvals, 3)
+	assert.Equal(t, plan.Approval{Gate: "finalize", Before: "finalize", Who: "Acme's change board"}, got.Approvals[2])
+}
+
+func TestOneWorkerANight(t *testing.T) {
+	t.Parallel()
+	got := of(t, Input{Playbook: book(t, weekends+"  workers: {perRun: 1}\n  soak: {beforeFinalize: 0s}\n"), Workers: []string{"a", "b", "c"}})
+	require.True(t, got.Fits, got.Problem)
+	require.Len(t, got.Nights, 3)
+	for i, want := range []string{"a", "b", "c"} {
+		var all []string
+		for _, w := range got.Nights[i].Work {
+			all = append(all, w.Workers...)
+		}
+		assert.Equal(t, []string{want}, all)
+	}
+	got = of(t, Input{Playbook: book(t, "  workers: {perRun: 1}\n"), Workers: []string{"a", "b"}})
+	assert.Empty(t, got.Nights)
+	assert.True(t, got.Fits)
+	assert.Greater(t, got.Outside[4].To.Sub(got.Outside[4].From), 24*time.Hour, "without windows the next run is a day later")
+}
+
+func TestWhatDoesNotFitSaysWhy(t *testing.T) {
+	t.Parallel()
+	got := of(t, Input{Playbook: book(t, "  windows: {timeZone: UTC, open: [{name: n, cron: 0 22 * * *, duration: 1h}]}\n"), Workers: []string{"a"}})
+	assert.False(t, got.Fits)
+	assert.Contains(t, got.Problem, "no window of the next two years is long enough for what comes next, after step adopt/lock")
+	assert.Empty(t, got.Nights)
+	assert.Nil(t, got.EndsAt)
+	assert.Zero(t, got.UsualNights)
+	got = of(t, Input{Playbook: book(t, "  windows: {timeZone: UTC, controlPlane: 1m, noReturn: 1h, open: [{name: n, cron: 0 22 * * *, duration: 90m}]}\n"), Workers: []string{"a"}})
+	assert.False(t, got.Fits)
+	assert.Contains(t, got.Problem, "at the point of no return")
+}
+
+// TestWhatIsDoneIsNotForeseen goes on where a migration stands, and shows who agreed.
+func TestWhatIsDoneIsNotForeseen(t *testing.T) {
+	t.Parallel()
+	object := &migrationv1alpha1.ClusterMigration{}
+	object.Spec.Approvals = []migrationv1alpha1.Approval{{Gate: "control-plane", By: "ada@anubis", Reason: "CHG-4711"}}
+	for _, p := range migrate.Graph("a", "b") {
+		for _, s := range p.Steps {
+			if p.Name != plan.PhaseFinalize && s.ID != "workers/b" && s.ID != "workers/settled" {
+				object.Status.Steps = append(object.Status.Steps, migrationv1alpha1.StepRecord{ID: s.ID, State: migrationv1alpha1.StepDone, FinishedAt: new(metav1.NewTime(now().Add(-time.Hour)))})
+			}
+		}
+	}
+	before := object.DeepCopy()
+	got := of(t, Input{Playbook: book(t, weekends), Workers: []string{"a", "b"}, Object: object})
+	assert.Equal(t, before, object)
+	require.True(t, got.Fits, got.Problem)
+	require.NotEmpty(t, got.Nights)
+	assert.Empty(t, got.Outside)
+	assert.Equal(t, []string{"b"}, got.Nights[0].Work[0].Workers)
+	assert.Equal(t, "ada@anubis", got.Approvals[0].By)
+	assert.Empty(t, got.Approvals[1].By)
+}
+
+func TestPhasesGetTheirTime(t *testing.T) {
+	t.Parallel()
+	var l estimate.Learner
+	require.NoError(t, l.Add("log", strings.NewReader(`{"v":1,"seq":1,"run":"r","cluster":"c","type":"step.started","step":"workers/z"}
+{"v":1,"seq":2,"run":"r","cluster":"c","type":"step.done","step":"workers/z","took":"10m"}`)))
+	d, err := l.Learnt(now(), "test")
+	require.NoError(t, err)
+	phases := []plan.Phase{{Name: plan.PhaseCheck}, {Name: plan.PhaseWorkers}}
+	Phases(phases, []string{"a", "b"}, estimate.Of(d))
+	assert.Nil(t, phases[0].Estimate)
+	assert.Equal(t, &plan.Estimate{P50: "20m20s", P90: "22m0s"}, phases[1].Estimate, "settled is built in, so the sum is not measured")
+}
