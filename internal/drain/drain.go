@@ -26,6 +26,18 @@ const pause = 2 * time.Second
 // ErrBlocked means that pods are still on the node although they had time to leave.
 var ErrBlocked = errors.New("the node is not drained")
 
+// OnTimeout says what becomes of a node whose pods do not leave in time. The list is closed.
+type OnTimeout string
+
+const (
+	// Pause lets the run wait for people.
+	Pause OnTimeout = "pause"
+	// Skip puts the node off and goes on with the next one.
+	Skip OnTimeout = "skip"
+	// Force deletes the pods that are left, past their disruption budgets, with the time to end that each of them asks for.
+	Force OnTimeout = "force"
+)
+
 // Drainer empties nodes of one workload cluster by Cluster API's own code (core/reconcilers/machine/drain, v1.14): the same pods, in the same order,
 // by the Eviction API, as when a Machine is deleted later. The workload cluster has to serve policy/v1, as Kubernetes does from 1.22 on.
 type Drainer struct {
@@ -34,6 +46,10 @@ type Drainer struct {
 	Clock                clock.WithTicker
 	// Patience is how long a node may take.
 	Patience time.Duration
+	// Force deletes what has not left by then, and waits as long again.
+	Force bool
+	// Note hears what belongs into the log of the migration; nil tells nobody.
+	Note func(sentence string)
 	// Tell hears what a person who watches should know; nil tells nobody.
 	Tell func(format string, args ...any)
 }
@@ -52,24 +68,12 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 	ctx = ctrl.LoggerInto(ctx, logr.Discard())
 	// The grace period is each pod's own.
 	helper := &capidrain.Helper{Client: d.Management, RemoteClient: d.Workload, GracePeriodSeconds: -1}
-	node := &corev1.Node{}
-	if err := d.Workload.Get(ctx, client.ObjectKey{Name: m.Node}, node); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil // A node that is gone has nothing to drain.
-		}
-		return fmt.Errorf("reading node %s: %w", m.Node, err)
-	}
-	if unreachable(node) {
-		// As Cluster API does (core/reconcilers/machine, drainNode): nobody confirms there that a pod has ended.
-		d.tell("node %s does not answer: its pods are not waited for", m.Node)
-		helper.GracePeriodSeconds, helper.SkipWaitForDeleteTimeoutSeconds = 1, 1
-	}
-	if err := helper.CordonNode(ctx, node); err != nil {
-		return fmt.Errorf("cordoning node %s: %w", m.Node, err)
+	if there, err := d.cordon(ctx, helper, m.Node); err != nil || !there {
+		return err // A node that is gone has nothing to drain.
 	}
 	deadline := d.Clock.NewTimer(d.Patience)
 	defer deadline.Stop()
-	told := ""
+	told, forced := "", false
 	for {
 		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
 		if err != nil {
@@ -94,9 +98,58 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 			return fmt.Errorf("draining node %s: %w", m.Node, ctx.Err())
 		case <-deadline.C():
 			next.Stop()
-			return d.blocked(ctx, m.Node, result)
+			if !d.Force || forced {
+				return d.blocked(ctx, m.Node, result)
+			}
+			if err := d.force(ctx, m.Node, result); err != nil {
+				return err
+			}
+			forced = true
+			deadline.Reset(d.Patience)
 		}
 	}
+}
+
+// cordon keeps new pods from a node, and tells whether there is one.
+func (d *Drainer) cordon(ctx context.Context, helper *capidrain.Helper, name string) (bool, error) {
+	node := &corev1.Node{}
+	if err := d.Workload.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	if unreachable(node) {
+		// As Cluster API does (core/reconcilers/machine, drainNode): nobody confirms there that a pod has ended.
+		d.tell("node %s does not answer: its pods are not waited for", name)
+		helper.GracePeriodSeconds, helper.SkipWaitForDeleteTimeoutSeconds = 1, 1
+	}
+	if err := helper.CordonNode(ctx, node); err != nil {
+		return false, fmt.Errorf("cordoning node %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// force deletes the pods whose eviction is refused or has not been asked for. Those that terminate already are left alone: nobody knows whether they still run, and two of a
+// kind that must be one are worse than waiting.
+func (d *Drainer) force(ctx context.Context, node string, r capidrain.EvictionResult) error {
+	left := slices.Concat(append(slices.Collect(maps.Values(r.PodsFailedEviction)), r.PodsToTriggerEvictionLater)...)
+	if len(left) == 0 {
+		return nil
+	}
+	sentence := fmt.Sprintf("after %s the playbook has %s of node %s deleted, past their disruption budgets", d.Patience, names(left), node)
+	d.tell("%s", sentence)
+	if d.Note != nil {
+		d.Note(sentence)
+	}
+	for _, p := range left {
+		uid := p.UID
+		err := d.Workload.Delete(ctx, p, client.Preconditions{UID: &uid})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			return fmt.Errorf("deleting pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+	}
+	return nil
 }
 
 // unreachable tells of a node whose kubelet is silent.

@@ -106,6 +106,31 @@ func TestABlockedDrainSaysWhatHoldsIt(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod("stays")), &corev1.Pod{}))
 }
 
+// TestAForcedDrainDeletesWhatIsHeldBack once it had time to leave, and never twice.
+func TestAForcedDrainDeletesWhatIsHeldBack(t *testing.T) {
+	t.Parallel()
+	held := pod("stays")
+	held.UID = "1"
+	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(client.Client, client.Object) error {
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+	}, held)
+	d.Force = true
+	var notes []string
+	d.Note = func(sentence string) { notes = append(notes, sentence) }
+	require.NoError(t, d.Drain(t.Context(), theNode()))
+	require.Error(t, c.Get(t.Context(), client.ObjectKeyFromObject(held), &corev1.Pod{}))
+	assert.Equal(t, []string{"after 1m0s the playbook has shop/stays of node worker-k3m9a deleted, past their disruption budgets"}, notes)
+
+	// One that does not even go when it is deleted is told of.
+	stuck := pod("stuck", func(p *corev1.Pod) { p.Finalizers = []string{"example.test/held"} })
+	stuck.UID = "2"
+	d, _ = drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(client.Client, client.Object) error {
+		return apierrors.NewTooManyRequests("not now", 10)
+	}, stuck)
+	d.Force = true
+	require.ErrorIs(t, d.Drain(t.Context(), theNode()), ErrBlocked)
+}
+
 func TestAnInterruptedDrainEnds(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())

@@ -61,6 +61,9 @@ type Roller struct {
 	Begun func() []string
 	// Surge is how many new workers may come at once; less than one is one.
 	Surge int64
+	// DrainFor is how long a node may take to drain; zero is the patience of every step. Force deletes what has not left by then.
+	DrainFor time.Duration
+	Force    bool
 	// Note hears what belongs into the log of the migration: the members of etcd before and after every change, and what was compared.
 	Note func(sentence string)
 	// Electing is asked before etcd is made to choose another leader.

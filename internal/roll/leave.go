@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
@@ -120,17 +118,7 @@ func (c *Roller) Uncordon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	name := master.Pod.Object.Name
-	node, err := get(ctx, c.Workload.Client, coreKind("Node"), "", name)
-	if err != nil || node == nil || c.Record.WasCordoned(name) {
-		return err
-	}
-	if cordoned, _, err := unstructured.NestedBool(node.Object, "spec", "unschedulable"); err != nil || !cordoned {
-		return err
-	}
-	target := kube.TargetOf(node)
-	target.ResourceVersion = ""
-	return c.Workload.Writer.Merge(ctx, target, map[string]any{"spec": map[string]any{"unschedulable": nil}})
+	return c.uncordon(ctx, master)
 }
 
 // Left tells that the legacy member is not part of etcd any more: there is no way back from there.

@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -54,8 +55,23 @@ func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config)
 			return fmt.Errorf("reading %T %s/%s: %w", object, c.Result.Namespace, key, err)
 		}
 	}
-	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: c.Patience, Tell: c.Tell}
+	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: cmp.Or(c.DrainFor, c.Patience), Force: c.Force, Note: c.Note, Tell: c.Tell}
 	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: node.Pod.Object.Name})
+}
+
+// uncordon lets pods come to a legacy node again, unless it was cordoned before the migration.
+func (c *Roller) uncordon(ctx context.Context, legacy *legacy.Node) error {
+	name := legacy.Pod.Object.Name
+	node, err := get(ctx, c.Workload.Client, coreKind("Node"), "", name)
+	if err != nil || node == nil || c.Record.WasCordoned(name) {
+		return err
+	}
+	if cordoned, _, err := unstructured.NestedBool(node.Object, "spec", "unschedulable"); err != nil || !cordoned {
+		return err
+	}
+	target := kube.TargetOf(node)
+	target.ResourceVersion = ""
+	return c.Workload.Writer.Merge(ctx, target, map[string]any{"spec": map[string]any{"unschedulable": nil}})
 }
 
 // retireNode deletes the Machine of a legacy machine, and with it the VM: the hooks come off that adoption put on it, Cluster API drains what is

@@ -113,6 +113,15 @@ func (c *Roller) empty(ctx context.Context, w worker) error {
 	return c.awaitRetired(ctx, w.Node)
 }
 
+// PutOffWorker lets pods come to a worker again whose drain was given up. Its replacement stays: it is asked for no second time.
+func (c *Roller) PutOffWorker(ctx context.Context, id string) error {
+	w, err := c.worker(id)
+	if err != nil {
+		return err
+	}
+	return c.uncordon(ctx, w.Node)
+}
+
 // VerifyWorkerReplaced looks once more at both.
 func (c *Roller) VerifyWorkerReplaced(ctx context.Context, id string) error {
 	w, err := c.worker(id)
