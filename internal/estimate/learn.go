@@ -62,8 +62,8 @@ func (l *Learner) Add(name string, log io.Reader) error {
 // event learns from one event.
 func (l *Learner) event(e *history.Event) error {
 	switch {
-	case e.V != history.EventVersion:
-		return fmt.Errorf("the event is of version %d; this program reads version %d", e.V, history.EventVersion)
+	case e.V < 1 || e.V > history.EventVersion:
+		return fmt.Errorf("the event is of version %d; this program reads up to version %d", e.V, history.EventVersion)
 	case e.Cluster == "" || e.Run == "" || e.Seq < 1:
 		return errors.New("no event: cluster, run or seq is missing")
 	}
@@ -81,20 +81,25 @@ func (l *Learner) event(e *history.Event) error {
 	case history.StepDone:
 		begun := l.begun[step]
 		delete(l.begun, step)
-		if len(begun) != 1 || begun[0] != e.Run {
-			return nil
+		if len(begun) == 1 && begun[0] == e.Run {
+			return l.done(e)
 		}
-		took, err := time.ParseDuration(e.Took)
-		if err != nil || took < 0 || took > longest {
-			return fmt.Errorf("step %s: took is %q, which is no length of time", e.Step, e.Took)
-		}
-		kind := KindOf(e.Step)
-		if _, known := builtIn()[kind]; !known {
-			return nil // A step of another version teaches nothing about those of this one.
-		}
-		l.took[kind] = append(l.took[kind], took)
-		l.clusters[e.Cluster], l.runs[e.Cluster+" "+e.Run] = true, true
 	}
+	return nil
+}
+
+// done learns from a step that one run began and ended.
+func (l *Learner) done(e *history.Event) error {
+	took, err := time.ParseDuration(e.Took)
+	if err != nil || took < 0 || took > longest {
+		return fmt.Errorf("step %s: took is %q, which is no length of time", e.Step, e.Took)
+	}
+	kind := KindOf(e.Step)
+	if _, known := builtIn()[kind]; !known {
+		return nil // A step of another version teaches nothing about those of this one.
+	}
+	l.took[kind] = append(l.took[kind], took)
+	l.clusters[e.Cluster], l.runs[e.Cluster+" "+e.Run] = true, true
 	return nil
 }
 

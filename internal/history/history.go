@@ -7,8 +7,8 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
-// EventVersion is the version of the events' layout, in every line.
-const EventVersion = 1
+// EventVersion is the version of the events' layout, in every line. Version 1 had fewer types.
+const EventVersion = 2
 
 // EventType is what an event tells. The list is closed; a new type is a new version.
 type EventType string
@@ -42,21 +42,34 @@ const (
 	StepFailed EventType = "step.failed"
 	// StepUndone means that the step was taken back.
 	StepUndone EventType = "step.undone"
+	// StepBlocked means that a node did not drain in time, and says what holds it.
+	StepBlocked EventType = "step.blocked"
+	// StepSkipped means that people had the step left out.
+	StepSkipped EventType = "step.skipped"
+	// GateWaiting means that a gate of the playbook is shut, and says which and why.
+	GateWaiting EventType = "gate.waiting"
+	// HookDone and HookFailed tell how a hook ended, with the end of its output.
+	HookDone EventType = "hook.done"
+	// HookFailed changes nothing about the run.
+	HookFailed EventType = "hook.failed"
+	// NotifyFailed means that a notification could not be sent. It changes nothing about the run.
+	NotifyFailed EventType = "notify.failed"
 )
 
 // EventTypes lists all of them.
 func EventTypes() []EventType {
 	return []EventType{
 		RunStarted, RunResumed, RunPaused, RunFinished, RunFailed, RunStopped, PhaseStarted, PhaseDone,
-		StepStarted, StepProgress, StepRetry, StepDone, StepFailed, StepUndone,
+		StepStarted, StepProgress, StepRetry, StepDone, StepFailed, StepUndone, StepBlocked, StepSkipped,
+		GateWaiting, HookDone, HookFailed, NotifyFailed,
 	}
 }
 
 // Event is one line of the event log.
 type Event struct {
-	V int `json:"v"`
+	V int `json:"v" jsonschema:"minimum=1"`
 	// Seq counts the events of a migration from 1, over all its runs, without gaps.
-	Seq     int       `json:"seq"`
+	Seq     int       `json:"seq" jsonschema:"minimum=1"`
 	TS      time.Time `json:"ts"`
 	Type    EventType `json:"type"`
 	Run     string    `json:"run"`
@@ -69,6 +82,8 @@ type Event struct {
 	Took string `json:"took,omitempty"`
 	// Message is a sentence for people.
 	Message string `json:"message,omitempty"`
+	// Class is the kind of a failure: api-away, blocked, conflict, lock-lost, touched, unsafe or other.
+	Class string `json:"class,omitempty"`
 }
 
 // RunReport tells what a run did, phase by phase, with the proof that nothing was restarted.
@@ -111,7 +126,7 @@ type Phase struct {
 type Step struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
-	// State is done, undone, failed, running, undoing or waiting.
+	// State is done, undone, failed, running, undoing, skipped or waiting.
 	State      string     `json:"state"`
 	StartedAt  *time.Time `json:"startedAt,omitempty"`
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
@@ -119,8 +134,8 @@ type Step struct {
 	Took string `json:"took,omitempty"`
 	// Planned is how long it was thought to take; only when the run had estimates.
 	Planned  *Planned `json:"planned,omitempty"`
-	Attempts int    `json:"attempts,omitempty"`
-	Message  string `json:"message,omitempty"`
+	Attempts int      `json:"attempts,omitempty"`
+	Message  string   `json:"message,omitempty"`
 	// Notes are what was seen while the step was done, in their order: the members of etcd before and after a change, what was compared, who was waited for.
 	Notes []Note `json:"notes,omitempty"`
 }

@@ -1,0 +1,135 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+)
+
+// Names of what a gate can stand before, besides the names of phases.
+const (
+	// Node is every worker that is replaced.
+	Node = "node"
+	// NoReturn is the first step that cannot be taken back.
+	NoReturn = "point-of-no-return"
+)
+
+// Gate is a condition for something to begin.
+type Gate struct {
+	Name string
+	// Before are phases, [Node] and [NoReturn].
+	Before []string
+	// Checks are ids of checks that have to pass, or to warn.
+	Checks []string
+	// URL has to answer with the status within the timeout; empty for none.
+	URL     string
+	Status  int
+	Timeout time.Duration
+	// Again is how long to wait before it is asked once more.
+	Again time.Duration
+}
+
+// Asker asks gates.
+type Asker struct {
+	// Client makes the requests. It must not follow redirects: the status is that of the address itself.
+	Client *http.Client
+	// Checks looks at the cluster and returns the results of all checks.
+	Checks func(ctx context.Context) ([]check.Result, error)
+}
+
+// Client makes requests for gates and notifications on a transport; nil is the usual one.
+func Client(transport http.RoundTripper) *http.Client {
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// Refusal says which gate is shut, and why.
+type Refusal struct {
+	Gate Gate
+	Why  string
+}
+
+// Ask asks every gate that stands before what begins, in their order, until one is shut; nil means that all are open. What cannot be found out shuts a gate as well.
+func (a *Asker) Ask(ctx context.Context, gates []Gate, before string) *Refusal {
+	for _, g := range gates {
+		if !slices.Contains(g.Before, before) {
+			continue
+		}
+		for _, ask := range []func(context.Context, Gate) error{a.checks, a.address} {
+			if err := ask(ctx, g); err != nil {
+				return &Refusal{g, err.Error()}
+			}
+		}
+	}
+	return nil
+}
+
+func (a *Asker) checks(ctx context.Context, g Gate) error {
+	if len(g.Checks) == 0 {
+		return nil
+	}
+	results, err := a.Checks(ctx)
+	if err != nil {
+		return fmt.Errorf("the checks could not be made: %w", err)
+	}
+	for _, id := range g.Checks {
+		i := slices.IndexFunc(results, func(r check.Result) bool { return r.ID == id })
+		switch {
+		case i < 0:
+			return fmt.Errorf("check %s was not made", id)
+		case results[i].Outcome != check.Pass && results[i].Outcome != check.Warn:
+			return fmt.Errorf("check %s says %s: %s", id, results[i].Outcome, strings.TrimSpace(results[i].Title+". "+results[i].Detail))
+		}
+	}
+	return nil
+}
+
+// mostBody is how much of an answer is read, so that the connection can be used again.
+const mostBody = 64 << 10
+
+func (a *Asker) address(ctx context.Context, g Gate) error {
+	if g.URL == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", Shown(g.URL), bare(err))
+	}
+	answer, err := a.Client.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w", Shown(g.URL), bare(err))
+	}
+	defer func() { _ = answer.Body.Close() }() // what it said is read
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, mostBody))
+	if answer.StatusCode != g.Status {
+		return fmt.Errorf("%s answers with status %d, and not %d", Shown(g.URL), answer.StatusCode, g.Status)
+	}
+	return nil
+}
+
+// Shown is an address without what may be secret in it: its query, its fragment and its credentials.
+func Shown(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "the address"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// bare is an error without the address that the library puts before it.
+func bare(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
+}

@@ -1,0 +1,127 @@
+package observe
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// Metrics are those of one cluster's migration, as one process runs it. The zero value is of no use.
+type Metrics struct {
+	registry *prometheus.Registry
+	phase    *prometheus.GaugeVec
+	step     *prometheus.GaugeVec
+	seconds  *prometheus.HistogramVec
+	events   *prometheus.CounterVec
+	failed   *prometheus.GaugeVec
+	nodes    *prometheus.GaugeVec
+	writes   *prometheus.Desc
+
+	mu sync.Mutex
+	// told are the writes that were counted last.
+	told func() history.Writes
+	// replaced are the workers that are replaced, of all.
+	replaced map[string]bool
+	all      int
+}
+
+// buckets reach from steps that only look to nodes that drain for hours.
+func buckets() []float64 {
+	return []float64{1, 5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400}
+}
+
+// New makes the metrics of a cluster's migration in a registry of their own.
+func New(cluster string) *Metrics {
+	constant := prometheus.Labels{"cluster": cluster}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: constant}, labels)
+	}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(), replaced: map[string]bool{},
+		phase:   gauge("migrate_phase", "1 for the phase that is worked on, or was worked on last.", "phase"),
+		step:    gauge("migrate_step", "1 for the step that is worked on, or was worked on last.", "step"),
+		failed:  gauge("migrate_last_error", "1 for the class of the failure that ended the last run; absent when none did.", "class"),
+		nodes:   gauge("migrate_nodes", "Number of workers, by whether they are replaced.", "state"),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "migrate_step_seconds", Help: "How long steps took that were done, by phase.", ConstLabels: constant, Buckets: buckets()}, []string{"phase"}),
+		events:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "migrate_events_total", Help: "Number of events, by type.", ConstLabels: constant}, []string{"type"}),
+		writes:  prometheus.NewDesc("migrate_writes_total", "Number of requests that changed something, by verb.", []string{"verb"}, constant),
+	}
+	m.registry.MustRegister(m.phase, m.step, m.failed, m.nodes, m.seconds, m.events, m)
+	return m
+}
+
+// Begin tells what a run works with: the ids of all workers, of those that are replaced, and where its writes are counted.
+func (m *Metrics) Begin(workers, replaced []string, writes func() history.Writes) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told, m.all = writes, len(workers)
+	m.replaced = map[string]bool{}
+	for _, id := range replaced {
+		m.replaced[id] = true
+	}
+	m.count()
+}
+
+// count shows how many workers are replaced.
+func (m *Metrics) count() {
+	m.nodes.WithLabelValues("replaced").Set(float64(len(m.replaced)))
+	m.nodes.WithLabelValues("legacy").Set(float64(m.all - len(m.replaced)))
+}
+
+// Event takes one event of the log.
+func (m *Metrics) Event(e history.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.events.WithLabelValues(string(e.Type)).Inc()
+	if e.Phase != "" && e.Type != history.HookDone && e.Type != history.HookFailed {
+		m.phase.Reset()
+		m.phase.WithLabelValues(e.Phase).Set(1)
+	}
+	switch e.Type { //nolint:exhaustive // the others are only counted
+	case history.RunStarted, history.RunResumed:
+		m.failed.Reset()
+	case history.StepStarted:
+		m.step.Reset()
+		m.step.WithLabelValues(e.Step).Set(1)
+	case history.RunFailed, history.RunPaused:
+		// A step that failed may be tried again, and a worker that is blocked be put off: only how the run ends counts.
+		if e.Class != "" {
+			m.failed.WithLabelValues(e.Class).Set(1)
+		}
+	case history.StepDone:
+		if took, err := time.ParseDuration(e.Took); err == nil {
+			m.seconds.WithLabelValues(e.Phase).Observe(took.Seconds())
+		}
+		if plan.ReplacesWorker(e.Step) {
+			m.replaced[e.Step] = true
+			m.count()
+		}
+	}
+}
+
+// Describe is what a collector says of itself.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) { to <- m.writes }
+
+// Collect reads the writes when somebody asks.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	m.mu.Lock()
+	told := m.told
+	m.mu.Unlock()
+	if told == nil {
+		return
+	}
+	for verb, n := range told().ByOne {
+		to <- prometheus.MustNewConstMetric(m.writes, prometheus.CounterValue, float64(n), verb)
+	}
+}
+
+// Handler answers scrapes.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
