@@ -141,6 +141,12 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 	if err != nil {
 		return err
 	}
+	for _, book := range f.books {
+		// Where notifications go is found out before the first cluster begins, and not by each of them.
+		if _, _, err := s.reactions(book); err != nil {
+			return err
+		}
+	}
 	w := &fleetWork{session: s, o: o, reports: reports, file: f}
 	if w.place, err = s.open(ctx, sourceFlags{storage: o.run.source.storage}, false); err != nil {
 		return err
@@ -420,10 +426,10 @@ func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, erro
 	o := w.o.run
 	o.until, o.yes, o.wait = start.Until, true, false
 	o.examine.bookFiles = w.file.files[start.Group]
-	if err := o.follow(w.file.books[start.Group]); err != nil {
+	err := w.obey(&o, w.file.books[start.Group])
+	if err != nil {
 		return o, nil, err
 	}
-	var err error
 	for _, file := range []*string{&o.snapshot, &o.events} {
 		if *file, err = forCluster(*file, start.Cluster); err != nil {
 			return o, nil, err
@@ -508,7 +514,7 @@ func refused(err error) fleet.Outcome {
 // completeOutcome takes from the migration what only it knows: who paused it, and in which step it failed.
 func completeOutcome(out *fleet.Outcome, p *fleet.Progress) {
 	switch {
-	case out.Standing == fleet.Failed && p.Standing == fleet.Failed:
+	case out.Standing == fleet.Failed && len(p.Classes) > 0: // also of a cluster that its playbook holds after a failure
 		out.Classes = p.Classes
 	case (out.Standing == fleet.Enough || out.Standing == fleet.Paused) && p.Standing == fleet.Paused:
 		out.Standing, out.Message = fleet.Paused, p.Message

@@ -261,17 +261,20 @@ func (s *session) playbookSchemaCommand() *cobra.Command {
 		Long:    "Prints the JSON Schema (draft 2020-12) of a playbook. Editors that know it complete keys and mark mistakes.",
 		Example: "  migrate playbook schema > playbook.schema.json",
 		Args:    noArguments,
-		RunE: func(*cobra.Command, []string) error {
-			text, err := json.MarshalIndent(playbook.Schema(), "", "  ")
-			if err != nil {
-				return fmt.Errorf("writing the schema: %w", err)
-			}
-			if _, err := fmt.Fprintf(s.out, "%s\n", text); err != nil {
-				return fmt.Errorf("writing to standard output: %w", err)
-			}
-			return nil
-		},
+		RunE:    func(*cobra.Command, []string) error { return s.printSchema(playbook.Schema()) },
 	}
+}
+
+// printSchema prints a JSON Schema.
+func (s *session) printSchema(schema any) error {
+	text, err := json.MarshalIndent(schema, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing the schema: %w", err)
+	}
+	if _, err := fmt.Fprintf(s.out, "%s\n", text); err != nil {
+		return fmt.Errorf("writing to standard output: %w", err)
+	}
+	return nil
 }
 
 // runBy runs as flags and playbook say.
@@ -292,14 +295,22 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 	if !e.Spec.Clusters.For(id) {
 		return usage("", "the playbook %s is not for cluster %s: see spec.clusters", e.Metadata.Name, id)
 	}
+	if err := s.obey(&o, e); err != nil {
+		return err
+	}
+	return s.run(cmd.Context(), o, id)
+}
+
+// obey has a run do what a playbook says, by what is known of the times of steps, and has those hear of it who are to.
+func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
 	if o.estimates, err = estimatesOf(e, o.estimatesFile); err != nil {
 		return err
 	}
 	o.estimated = true
-	if err := o.follow(e); err != nil {
+	if o.hooks, o.notes, err = s.reactions(e); err != nil {
 		return err
 	}
-	return s.run(cmd.Context(), o, id)
+	return o.follow(e)
 }
 
 // follow takes from a playbook what no flag says.
@@ -309,6 +320,7 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 	if o.door, err = spec.Door(o.estimates); err != nil {
 		return err
 	}
+	o.failure, o.drain, o.gates = spec.Failure, spec.Drain, gatesOf(spec)
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
 	for flag, take := range map[string]func(){
 		"first-worker":   func() { o.first = spec.Workers.First },

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 )
@@ -15,6 +17,25 @@ const redaction = "[redacted]"
 type redactor struct {
 	patterns []*regexp.Regexp
 	keys     *regexp.Regexp
+
+	mu sync.RWMutex
+	// known are values that are secret whatever they look like.
+	known []string
+}
+
+// shortest is how long a value has to be at least to be looked for: less would be found in words that mean something else.
+const shortest = 8
+
+// know has a value taken out of every text from now on.
+func (r *redactor) know(secret string) {
+	if len(secret) < shortest {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.known, secret) {
+		r.known = append(r.known, secret)
+	}
 }
 
 func newRedactor() *redactor {
@@ -37,6 +58,11 @@ func newRedactor() *redactor {
 
 // text returns a text without secrets.
 func (r *redactor) text(s string) string {
+	r.mu.RLock()
+	for _, secret := range r.known {
+		s = strings.ReplaceAll(s, secret, redaction)
+	}
+	r.mu.RUnlock()
 	for _, pattern := range r.patterns {
 		replacement := redaction
 		if pattern.NumSubexp() > 0 {

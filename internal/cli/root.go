@@ -74,13 +74,24 @@ func (s *session) atEnd(closeIt func() error) {
 	s.closers = append(s.closers, closeIt)
 }
 
-func (s *session) end() {
+func (s *session) end() { s.endTo(0) }
+
+// endTo closes what was opened since there were so many things to close.
+func (s *session) endTo(opened int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, closeIt := range s.closers {
+	for _, closeIt := range s.closers[opened:] {
 		_ = closeIt() // only what was read from
 	}
-	s.closers = nil
+	s.closers = s.closers[:opened]
+}
+
+// ending returns what closes everything that is opened from now on, for a process that stays for many nights.
+func (s *session) ending() func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	opened := len(s.closers)
+	return func() { s.endTo(opened) }
 }
 
 // Run runs the program and returns its exit code. Everything it has to say about an error is on app.Err by then.
@@ -119,6 +130,7 @@ func newSession(app App) (*session, *cobra.Command) {
 		name, value, _ := strings.Cut(variable, "=")
 		s.env[name] = value
 	}
+	s.secrets.know(s.env["VAULT_TOKEN"])
 	s.log = newLogger(logOptions{stderr: app.Err, level: logrus.WarnLevel}, s.secrets)
 	return s, s.root()
 }
@@ -172,6 +184,7 @@ A flag wins over a variable, a variable over the file.`,
 		s.runCommand(),
 		s.statusCommand(),
 		s.approveCommand(),
+		s.skipCommand(),
 		s.pauseCommand(),
 		s.resumeCommand(),
 		s.rollbackCommand(),

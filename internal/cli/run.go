@@ -21,14 +21,18 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
@@ -75,7 +79,16 @@ type runOptions struct {
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
 	door                   *playbook.Door
 	soakFirst, soakWorkers time.Duration
-	given                  func(flag string) bool
+	// gates, hooks and notes are the playbook's; metrics are served where metricsAddress says.
+	gates          []gate.Gate
+	hooks          []hook.Hook
+	notes          []hook.Notification
+	metricsAddress string
+	metrics        *observe.Metrics
+	// failure and drain say what becomes of steps that fail and of nodes that do not drain; without a playbook both end the run.
+	failure playbook.Failure
+	drain   playbook.Drain
+	given   func(flag string) bool
 	// estimatesFile is what --estimates names; estimated tells that the report compares with the estimates.
 	estimatesFile string
 	estimates     estimate.Estimates
@@ -157,6 +170,7 @@ func (s *session) addEngineFlags(cmd *cobra.Command, o *runOptions) {
 	flags.DurationVar(&o.lease, "lock-duration", defaultLease, "how long the run lock outlives a run that was killed")
 	flags.DurationVar(&o.patience, "patience", defaultPatience, "how long one step waits for controllers")
 	o.probe.addTo(flags)
+	flags.StringVar(&o.metricsAddress, "metrics-address", "", "serve Prometheus metrics of the run here, for example 127.0.0.1:9090 (default: they are not)")
 	flags.StringVar(&o.events, "events-file", "", "append the event log to this file, a JSON object per line")
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindRunReport))
 	o.view.addTo(cmd, false)
@@ -229,8 +243,13 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
 		return err
 	}
+	if o.metrics, err = s.serveMetrics(ctx, o.metricsAddress, id); err != nil {
+		return err
+	}
 	for {
+		end := s.ending()
 		result, err := s.runOnce(ctx, o, outs, id)
+		end()
 		if err == nil || !o.wait || !worthWaiting(result) {
 			return err
 		}
@@ -308,12 +327,19 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	if err != nil {
 		return result, err
 	}
+	engine.Log.Watch = watchedBy(o, u, engine, view)
+	listens, deaf := context.WithCancel(context.WithoutCancel(ctx))
+	defer deaf()
+	listener := s.listener(listens, o)
+	engine.Log.Listener = listener
 	defer context.AfterFunc(ctx, func() {
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), Estimates: o.planned(), MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), Ready: s.ready(o, u.id), Estimates: o.planned(),
+		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
+		MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
 	work := s.app.Hard
@@ -330,6 +356,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		result, err = engine.Forward(work, opts)
 	}
 	noticed := measured()
+	s.hearOut(work, listener, view)
 	if err != nil {
 		return result, s.cannotRun(u.id, err)
 	}
@@ -669,6 +696,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
 		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.surge,
+		DrainFor: time.Duration(o.drain.Timeout), Force: drain.OnTimeout(o.drain.OnTimeout) == drain.Force,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },
 		Forecast: func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error) {
@@ -841,6 +869,10 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 		if result.Exposed {
 			_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here.\n", id)
 		}
+		if result.Blocked {
+			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
+			return ended(CodeBlocked)
+		}
 		if !result.NotBefore.IsZero() {
 			again += back
 		} else if !o.back && !result.Limited {
@@ -860,6 +892,9 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nGo forward with: migrate run %s --until %s   Or restore the saved etcd, and lose what was written since: see docs/runbook.md\n",
 				id, result.Message, id, plan.PhaseControlPlane)
 			return ended(CodeBlocked)
+		}
+		if o.failure.Then == playbook.ThenHold {
+			again = strings.Replace(again, "migrate run", "migrate resume", 1)
 		}
 		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s%s\n", id, result.Message, again, back)
 		return ended(CodeStopped)

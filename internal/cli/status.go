@@ -201,6 +201,7 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 	if m.Status.Message != "" {
 		fmt.Fprintf(&text, "%s\n", oneLine(m.Status.Message))
 	}
+	writeSkips(&text, m)
 	if m.Status.Proof != "" {
 		fmt.Fprintf(&text, "proof: %s\n", m.Status.Proof)
 	}
@@ -236,6 +237,13 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 	return err
 }
 
+// writeSkips tells which steps people have left out.
+func writeSkips(w io.Writer, m *migrationv1alpha1.ClusterMigration) {
+	for _, skip := range m.Spec.Skips {
+		_, _ = fmt.Fprintf(w, "step %s is left out, by %s since %s: %s\n", skip.Step, skip.By, skip.At.UTC().Format(time.RFC3339), oneLine(skip.Reason))
+	}
+}
+
 // phaseState sums up the steps of a phase.
 func phaseState(p history.Phase) string {
 	count := map[string]int{}
@@ -247,7 +255,7 @@ func phaseState(p history.Phase) string {
 		return "failed"
 	case count["running"]+count["undoing"] > 0:
 		return "running"
-	case count["done"] == len(p.Steps):
+	case count["done"]+count["skipped"] == len(p.Steps):
 		return "done"
 	case count["done"] > 0:
 		return fmt.Sprintf("%d/%d", count["done"], len(p.Steps))
@@ -298,14 +306,24 @@ func eventFormats() []string { return []string{"text", "json"} }
 func (s *session) eventsCommand() *cobra.Command {
 	var o migrationOptions
 	var since time.Duration
+	var schema bool
 	cmd := &cobra.Command{
-		Use:               "events CLUSTER",
-		Short:             "What happened in a migration, one event per line",
-		Long:              "Shows the event log of a migration as it is kept in the management cluster, over all its runs. With -o json every line is a JSON object.",
-		Example:           "  migrate events al9qy\n  migrate events al9qy --since 1h -o json",
-		Args:              exactlyOne("cluster"),
+		Use:   "events CLUSTER",
+		Short: "What happened in a migration, one event per line",
+		Long: `Shows the event log of a migration as it is kept in the management cluster, over all its runs. With -o json every line is a JSON object; --schema prints the JSON Schema of
+such a line. Hooks and notifications of a playbook get the same objects.`,
+		Example: "  migrate events al9qy\n  migrate events al9qy --since 1h -o json\n  migrate events --schema > event.schema.json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if schema {
+				return noArguments(cmd, args)
+			}
+			return exactlyOne("cluster")(cmd, args)
+		},
 		ValidArgsFunction: s.completeClusters(&o.source, false),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if schema {
+				return s.printSchema(history.Schema())
+			}
 			if err := o.check(eventFormats()...); err != nil {
 				return err
 			}
@@ -325,6 +343,7 @@ func (s *session) eventsCommand() *cobra.Command {
 		},
 	}
 	o.addTo(cmd, eventFormats()...)
+	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of an event")
 	cmd.Flags().DurationVar(&since, "since", 0, "only events of this last while, for example 1h")
 	return cmd
 }

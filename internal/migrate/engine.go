@@ -16,6 +16,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
@@ -58,6 +59,15 @@ type Options struct {
 	Accepted []check.Accepted
 	// Estimates are what the report compares the times of steps with; nil for nothing.
 	Estimates *estimate.Estimates
+	// Retries is how many times a step that failed is tried again, after RetryPause, before the run ends.
+	Retries    int
+	RetryPause time.Duration
+	// Hold keeps later runs from beginning after a failure, until somebody resumes.
+	Hold bool
+	// OnBlocked is what becomes of a node that does not drain in time; empty fails like anything else.
+	OnBlocked drain.OnTimeout
+	// Ready is asked, after the door, before everything that a gate may hold back; nil lets everything begin.
+	Ready func(ctx context.Context, start Start) *Refusal
 	// Stop asks the run to end at the next safe point, by being closed.
 	Stop <-chan struct{}
 	// Retry is how long a step is tried again while the API server is away.
@@ -80,6 +90,12 @@ type Wait struct {
 	Why   string
 }
 
+// Refusal says which gate is shut, why, and when it is worth asking again.
+type Refusal struct {
+	Gate, Why string
+	Again     time.Duration
+}
+
 // Engine runs the steps of one cluster, forward or back.
 type Engine struct {
 	Graph   []Phase
@@ -94,6 +110,8 @@ type Engine struct {
 
 	opts  Options
 	began time.Time
+	// putOff are the workers whose drain this run has given up for now.
+	putOff []string
 	// replaced counts the workers that this run has replaced.
 	replaced int
 	// unnoted is why something could not be written into the log.
@@ -112,6 +130,8 @@ type Result struct {
 	// Gate is what the run waits for, if people have to approve it, and NotBefore when the next phase may begin, if that is what it waits for.
 	Gate      string
 	NotBefore time.Time
+	// Blocked means that a gate of the playbook is shut.
+	Blocked bool
 	// Limited means that the run did as much as it was to do at once.
 	Limited bool
 	// Exposed means that etcd needs both control planes where the run rests: the loss of either stops writes.
@@ -142,6 +162,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	e.Log.Run = opts.Run
 	if e.Work.Roller != nil {
 		e.Work.Roller.Note, e.Work.Roller.Electing = e.note, e.electing
+		e.Work.PutOff = e.Work.Roller.PutOffWorker
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
 	if e.Work.Finalizer != nil {
@@ -272,11 +293,21 @@ func (e *Engine) forward(ctx context.Context) Result {
 	until := cmp.Or(e.opts.Until, DefaultUntil)
 	for _, phase := range e.Graph {
 		done := true
-		for _, step := range phase.Steps {
-			if e.Journal.stateOf(step.ID) == migrationv1alpha1.StepDone {
+		for _, step := range e.stepsOf(phase) {
+			if over(e.Journal.stateOf(step.ID)) {
 				continue
 			}
 			if result := e.asked(ctx); result != nil {
+				return *result
+			}
+			skipped, err := e.skip(phase.Name, step)
+			if err != nil {
+				return e.failed(ctx, step, err)
+			}
+			if skipped {
+				continue
+			}
+			if result := e.complete(phase, step); result != nil {
 				return *result
 			}
 			if result := e.closed(ctx, phase, step); result != nil {
@@ -284,12 +315,12 @@ func (e *Engine) forward(ctx context.Context) Result {
 			}
 			if done {
 				if err := e.Log.add(history.Event{Type: history.PhaseStarted, Phase: phase.Name, Message: phase.Title}); err != nil {
-					return e.failed(step, err)
+					return e.failed(ctx, step, err)
 				}
 				done = false
 			}
-			if err := e.do(ctx, phase.Name, step); err != nil {
-				return e.failed(step, err)
+			if result := e.outcome(ctx, phase.Name, step, e.persist(ctx, phase, step)); result != nil {
+				return *result
 			}
 		}
 		if !done {
@@ -340,7 +371,7 @@ func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 // shut asks whether what would begin with a step may begin now. Only where a run can rest is it asked: what has begun is brought to a safe end, whatever the time.
 func (e *Engine) shut(ctx context.Context, phase Phase, step Step) *Result {
 	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
-	if e.opts.Door == nil {
+	if e.opts.Door == nil && e.opts.Ready == nil {
 		return nil
 	}
 	changed := slices.ContainsFunc(phase.Steps, func(s Step) bool { return !s.Looks && e.tried(s) })
@@ -354,9 +385,12 @@ func (e *Engine) shut(ctx context.Context, phase Phase, step Step) *Result {
 	case start.Node && e.tried(step), !start.Node && changed:
 		return nil
 	}
+	if e.opts.Door == nil {
+		return e.refused(ctx, start)
+	}
 	wait := e.opts.Door(e.Clock.Now(), start)
 	if wait == nil {
-		return nil
+		return e.refused(ctx, start)
 	}
 	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why, Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
 }
@@ -511,7 +545,7 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 				return *result
 			}
 			if err := e.undo(ctx, phase.Name, step); err != nil {
-				return e.failed(step, err)
+				return e.failed(ctx, step, err)
 			}
 		}
 	}
@@ -593,12 +627,19 @@ func (e *Engine) asked(ctx context.Context) *Result {
 	return nil
 }
 
-func (e *Engine) failed(s Step, err error) Result {
+func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 	if interrupted(err) {
 		return Result{Outcome: Stopped, Message: "interrupted in step " + s.ID + "; it is run again from its beginning", Err: err}
 	}
 	e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
-	return Result{Outcome: Failed, Message: s.ID + ": " + err.Error(), Err: err}
+	result := Result{Outcome: Failed, Message: s.ID + ": " + err.Error(), Err: err}
+	if logged := e.Log.add(history.Event{Type: history.StepFailed, Phase: e.Journal.Object.Status.Phase, Step: s.ID, Message: err.Error(), Class: classOf(err)}); logged != nil {
+		result.Message += "; " + logged.Error()
+	}
+	if e.opts.Hold && !errors.Is(err, ErrLockLost) {
+		result.Message += e.hold(ctx, result.Message)
+	}
+	return result
 }
 
 func interrupted(err error) bool { return errors.Is(err, context.Canceled) }
@@ -623,14 +664,25 @@ func (e *Engine) close(ctx context.Context, result Result) error {
 		kind, status.State = history.RunFailed, migrationv1alpha1.StateFailed
 	}
 	status.Message = limited(result.Message)
-	err := e.Log.add(history.Event{Type: kind, Message: result.Message, Took: took(e.Clock.Since(e.began))})
+	err := e.Log.add(history.Event{Type: kind, Message: result.Message, Took: took(e.Clock.Since(e.began)), Class: classOf(result.Err)})
 	// Also an interrupted run says where it stands, unless it has lost its lock.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
+	err = failure.Join(err, e.settle(ctx))
 	if errors.Is(result.Err, ErrLockLost) {
 		return err
 	}
 	return failure.Join(err, e.retry(ctx, "", e.save))
+}
+
+// listening is how long the end of a run waits for who listens, before the log is written for the last time.
+const listening = 10 * time.Second
+
+// settle logs what came of hooks and notifications.
+func (e *Engine) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listening)
+	defer cancel()
+	return e.Log.settle(ctx)
 }
 
 // save writes journal and log.

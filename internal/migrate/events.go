@@ -31,6 +31,8 @@ type Log struct {
 	File io.Writer
 	// Watch hears every event, for a view; nil for nobody.
 	Watch func(history.Event)
+	// Listener hears every event and has events of its own; nil for none.
+	Listener Listener
 	// Run, Cluster, By and Tool are in the events.
 	Run, Cluster, By, Tool string
 
@@ -40,6 +42,16 @@ type Log struct {
 	notes map[string][]history.Note
 	// unsaved are lines that are not in the cluster yet.
 	unsaved strings.Builder
+}
+
+// Listener hears events beside the run, and tells what came of it. None of its methods but Settle waits for anything.
+type Listener interface {
+	// Hear takes an event.
+	Hear(e history.Event)
+	// Results are events about what was heard, each of them once.
+	Results() []history.Event
+	// Settle waits until nothing is under way any more, or the context ends.
+	Settle(ctx context.Context)
 }
 
 // LoadEvents reads the log that is kept in the cluster.
@@ -104,8 +116,44 @@ func (l *Log) remember(e *history.Event) {
 	}
 }
 
-// add logs an event.
+// add logs an event, and what has come of earlier ones meanwhile.
 func (l *Log) add(e history.Event) error {
+	if err := l.drain(); err != nil {
+		return err
+	}
+	if err := l.write(&e); err != nil {
+		return err
+	}
+	if l.Listener != nil {
+		l.Listener.Hear(e)
+	}
+	return nil
+}
+
+// settle waits for what listens, for as long as the context lasts, and logs what came of it.
+func (l *Log) settle(ctx context.Context) error {
+	if l.Listener == nil {
+		return nil
+	}
+	l.Listener.Settle(ctx)
+	return l.drain()
+}
+
+// drain logs what has come of earlier events. Nobody hears these: a hook about a failed hook would never end.
+func (l *Log) drain() error {
+	if l.Listener == nil {
+		return nil
+	}
+	for _, e := range l.Listener.Results() {
+		if err := l.write(&e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write gives an event its number and puts it where events go.
+func (l *Log) write(e *history.Event) error {
 	l.seq++
 	e.V, e.Seq, e.TS, e.Run, e.Cluster = history.EventVersion, l.seq, l.Clock.Now().UTC().Truncate(time.Millisecond), l.Run, l.Cluster
 	line, err := json.Marshal(e)
@@ -113,9 +161,9 @@ func (l *Log) add(e history.Event) error {
 		return fmt.Errorf("writing event %d: %w", e.Seq, err)
 	}
 	line = append(line, '\n')
-	l.remember(&e)
+	l.remember(e)
 	if l.Watch != nil {
-		l.Watch(e)
+		l.Watch(*e)
 	}
 	l.unsaved.Write(line)
 	if l.File == nil {

@@ -61,8 +61,8 @@ func Foresee(ctx context.Context, f Foresight) ([]Foreseen, error) {
 	var out []Foreseen
 	waits := 0
 	for _, phase := range f.Graph {
-		for _, step := range phase.Steps {
-			if e.Journal.stateOf(step.ID) == migrationv1alpha1.StepDone {
+		for _, step := range e.stepsOf(phase) {
+			if over(e.Journal.stateOf(step.ID)) {
 				continue
 			}
 			for result := e.closed(ctx, phase, step); result != nil; result = e.closed(ctx, phase, step) {

@@ -34,6 +34,8 @@ type Step struct {
 	Looks bool
 	// Gate names what has to be approved before the step; empty for nothing.
 	Gate string
+	// Skippable steps only look, and nothing later rests on what they see: people may have them left out.
+	Skippable bool
 	// Condition of the ClusterMigration that is True while the step is done.
 	Condition string
 
@@ -147,8 +149,9 @@ func Graph(workers ...string) []Phase {
 			},
 			{
 				ID: "adopt/lock", Title: "compare once more: a fresh plan has nothing to do",
-				Why: "what is adopted and unchanged may wait for its maintenance window",
-				Act: locked,
+				Why:       "what is adopted and unchanged may wait for its maintenance window",
+				Skippable: true,
+				Act:       locked,
 			},
 		}},
 		{Name: plan.PhaseControlPlane, Title: "Replace the legacy control plane", Gate: plan.PhaseControlPlane, Steps: []Step{
@@ -315,6 +318,7 @@ func Graph(workers ...string) []Phase {
 			{
 				ID: "finalize/settled", Title: "ask once more what Cluster API would do",
 				Why:          "the credentials to ask etcd with go in the next step",
+				Skippable:    true,
 				Irreversible: true,
 				Act:          rolling((*roll.Roller).Calm),
 			},

@@ -90,6 +90,11 @@ func (j *Journal) stateOf(id string) migrationv1alpha1.StepState {
 	return ""
 }
 
+// over tells of a step that is not run any more.
+func over(state migrationv1alpha1.StepState) bool {
+	return state == migrationv1alpha1.StepDone || state == migrationv1alpha1.StepSkipped
+}
+
 // tried tells that a step was begun and not taken back.
 func (j *Journal) tried(id string) bool {
 	state := j.stateOf(id)
@@ -99,7 +104,7 @@ func (j *Journal) tried(id string) bool {
 // doneAt is when a step was done; zero when it was not.
 func (j *Journal) doneAt(id string) time.Time {
 	for i := range j.Object.Status.Steps {
-		if s := &j.Object.Status.Steps[i]; s.ID == id && s.State == migrationv1alpha1.StepDone && s.FinishedAt != nil {
+		if s := &j.Object.Status.Steps[i]; s.ID == id && over(s.State) && s.FinishedAt != nil {
 			return s.FinishedAt.Time
 		}
 	}
@@ -202,6 +207,8 @@ func (j *Journal) end(s Step, state migrationv1alpha1.StepState, message string)
 		condition.Status, condition.Reason = metav1.ConditionFalse, "TakenBack"
 	case migrationv1alpha1.StepFailed:
 		condition.Status, condition.Reason = metav1.ConditionFalse, "Failed"
+	case migrationv1alpha1.StepSkipped:
+		return // Nobody has looked whether it holds.
 	case migrationv1alpha1.StepRunning, migrationv1alpha1.StepUndoing:
 		condition.Status, condition.Reason = metav1.ConditionUnknown, "Running"
 	}

@@ -135,6 +135,34 @@ func Approve(ctx context.Context, c client.Client, object *migrationv1alpha1.Clu
 	return nil
 }
 
+// SkippableSteps are the ids of the steps that people may have left out, in their order.
+func SkippableSteps() []string {
+	var ids []string
+	for _, p := range Graph() {
+		for _, s := range p.Steps {
+			if s.Skippable {
+				ids = append(ids, s.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// SkipStep records that somebody had a step left out. It fails when somebody else changed the migration meanwhile.
+func SkipStep(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, skip migrationv1alpha1.Skip) error {
+	before := object.DeepCopy()
+	same := func(s migrationv1alpha1.Skip) bool { return s.Step == skip.Step }
+	object.Spec.Skips = append(slices.DeleteFunc(object.Spec.Skips, same), skip)
+	err := c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner))
+	if err != nil {
+		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
+	}
+	if !slices.ContainsFunc(object.Spec.Skips, same) {
+		return fmt.Errorf("skipping step %s of ClusterMigration %s: %w", skip.Step, client.ObjectKeyFromObject(object), ErrOldDefinition)
+	}
+	return nil
+}
+
 // ErrOldDefinition means that the management cluster's definition of ClusterMigration is older than this program.
 var ErrOldDefinition = errors.New("the management cluster's definition of ClusterMigration is older than this program and does not keep it; renew it with: migrate crd | kubectl apply --server-side -f -")
 
@@ -210,6 +238,8 @@ func describeStep(s Step, record *migrationv1alpha1.StepRecord) history.Step {
 		out.State = "undoing"
 	case migrationv1alpha1.StepUndone:
 		out.State = "undone"
+	case migrationv1alpha1.StepSkipped:
+		out.State = "skipped"
 	}
 	if record.StartedAt != nil {
 		at := record.StartedAt.UTC()

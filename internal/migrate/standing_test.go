@@ -55,6 +55,7 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 		},
 		"between two workers": {m: step(migrationUntil(4, migrationv1alpha1.StatePaused, at), "workers/k3m9a", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseWorkers, workers: 1},
 		"taken back":          {m: step(migrationUntil(3, migrationv1alpha1.StateReached, at), "control-plane/well", migrationv1alpha1.StepUndone), want: fleet.TakenBack, next: plan.PhaseControlPlane},
+		"a worker put off":    {m: step(migrationUntil(4, migrationv1alpha1.StatePaused, at), "workers/k3m9a", migrationv1alpha1.StepUndone), want: fleet.Ready, next: plan.PhaseWorkers},
 		"done":                {m: migrationUntil(6, migrationv1alpha1.StateReached, at), want: fleet.Ready, workers: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,6 +68,11 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 			assert.Equal(t, test.classes, p.Classes)
 		})
 	}
+	// A playbook may hold a cluster after a failure; what failed is still known.
+	held := step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed)
+	held.Spec.Pause = &migrationv1alpha1.Pause{By: "ops", Reason: "held after a failure"}
+	assert.Equal(t, fleet.Paused, Standing(held, at).Standing)
+	assert.Equal(t, []string{"step workers/*"}, Standing(held, at).Classes)
 	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), at)
 	assert.Equal(t, at.Add(time.Hour), failed.At)
 }

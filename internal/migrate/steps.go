@@ -39,6 +39,8 @@ type Work struct {
 	Tool, By string
 	Clock    clock.WithTicker
 
+	// PutOff lets pods come to a worker again whose drain was given up.
+	PutOff func(ctx context.Context, worker string) error
 	// Course is what the migration has done to machines and etcd so far.
 	Course func() proof.Course
 	// DoneAt is when a step was done; zero when it was not.

@@ -48,9 +48,25 @@ func (e *Effective) problems() []problem {
 			add(path+".who", "it is missing")
 		}
 	}
+	// A drain's words are those of package drain, which talks to clusters; a test holds them together.
+	for _, word := range []struct {
+		path, value string
+		known       []string
+	}{
+		{"spec.drain.onTimeout", e.Spec.Drain.OnTimeout, []string{"pause", "skip", "force"}},
+		{"spec.failure.then", e.Spec.Failure.Then, []string{thenStop, ThenHold}},
+	} {
+		if !slices.Contains(word.known, word.value) {
+			add(word.path, "it is %q; it can be %s", word.value, strings.Join(word.known, ", "))
+		}
+	}
+	if e.Spec.Failure.Retries > mostRetries {
+		add("spec.failure.retries", "it is %d; it can be at most %d", e.Spec.Failure.Retries, mostRetries)
+	}
 	if e.Spec.Workers.Surge < 1 {
 		add("spec.workers.surge", "at least one new worker has to come at once")
 	}
+	out = append(out, e.reactionProblems()...)
 	if e.Spec.Windows != nil {
 		out = append(out, e.windowProblems()...)
 	}
@@ -148,14 +164,22 @@ func (c Clusters) For(id string) bool {
 // soon is how far ahead a playbook should have an opening.
 const soon = 60 * 24 * time.Hour
 
+// lintNotifications doubts that somebody hears of what has to be heard of.
+func (e *Effective) lintNotifications() []string {
+	if e.Spec.Failure.Then == ThenHold && len(e.Spec.Notifications)+len(e.Spec.Hooks) == 0 {
+		return []string{"spec.failure.then: nobody is notified: there are neither notifications nor hooks"}
+	}
+	return nil
+}
+
 // Lint tells what is allowed, and still most likely not meant.
 func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string, error) {
 	w := e.Spec.Windows
 	schedule, err := e.Spec.Schedule()
 	if err != nil || schedule == nil {
-		return nil, err
+		return e.lintNotifications(), err
 	}
-	var out []string
+	out := e.lintNotifications()
 	found, err := schedule.Between(now, now.Add(soon))
 	if err != nil {
 		return nil, err

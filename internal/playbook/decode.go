@@ -114,6 +114,7 @@ func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 		}
 		e.note(merged, "", origins)
 		e.complete()
+		e.react()
 		for _, problem := range e.problems() {
 			mistakes = append(mistakes, Mistake{File: cmp.Or(e.Origins[problem.path], nearestOrigin(e.Origins, problem.path), "playbook"), Text: problem.path + ": " + problem.text})
 		}

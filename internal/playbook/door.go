@@ -37,7 +37,8 @@ type Reserves struct {
 	Cutoff, ControlPlane, NoReturn time.Duration
 }
 
-// Reserves are what the windows say, or what was learnt: what nine of ten took, and the margin.
+// Reserves are what the windows say, or what was learnt: what nine of ten took, and the margin. Nobody crosses the point of no return with less than what was
+// measured for the way to where a cluster can rest, and the margin, whatever length the windows say.
 func (w *Windows) Reserves(estimates estimate.Estimates) Reserves {
 	of := func(r Reserve, steps ...string) time.Duration {
 		if r.Learnt {
@@ -45,7 +46,11 @@ func (w *Windows) Reserves(estimates estimate.Estimates) Reserves {
 		}
 		return time.Duration(r.Fixed)
 	}
-	return Reserves{of(w.Cutoff, estimate.Worker), of(w.ControlPlane, estimate.ControlPlane()...), of(w.NoReturn, estimate.BehindNoReturn()...)}
+	out := Reserves{of(w.Cutoff, estimate.Worker), of(w.ControlPlane, estimate.ControlPlane()...), of(w.NoReturn, estimate.BehindNoReturn()...)}
+	if measured := estimates.Sum(estimate.BehindNoReturn()...); measured.Samples > 0 {
+		out.NoReturn = max(out.NoReturn, measured.P90+time.Duration(w.Margin))
+	}
+	return out
 }
 
 // Door makes one of the windows; nil when nothing waits for one.

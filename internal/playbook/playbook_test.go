@@ -3,6 +3,7 @@ package playbook
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,6 +92,20 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"odd phase":     {head + "spec: {windows: {timeZone: UTC, phases: [roll]}}\n", `spec.windows.phases[0]: it is "roll"; it can be fence, translate`},
 		"no reason":     {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "spec.accept[0].reason: it is missing"},
 		"odd reserve":   {head + "spec: {windows: {timeZone: UTC, cutoff: guessed}}\n", `spec.windows.cutoff: "guessed" is neither a length of time like 45m, 8h or 14d nor learnt`},
+		"odd drain":     {head + "spec: {drain: {onTimeout: kill}}\n", `spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`},
+		"odd failure":   {head + "spec: {failure: {then: ignore}}\n", `spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`},
+		"for ever":      {head + "spec: {failure: {retries: 11}}\n", "spec.failure.retries: it is 11; it can be at most 10"},
+		"gate: where":   {head + "spec: {gates: [{name: g, before: [roll], http: {url: https://a.test}}]}\n", `spec.gates[0].before[0]: it is "roll"; it can be fence`},
+		"gate: what":    {head + "spec: {gates: [{name: g, before: [node]}]}\n", "spec.gates[0]: it needs checks or http"},
+		"gate: check":   {head + "spec: {gates: [{name: g, before: [control-plane], checks: [CHK-NO-001]}]}\n", `spec.gates[0].checks[0]: there is no check "CHK-NO-001"`},
+		"gate: late":    {head + "spec: {gates: [{name: g, before: [node], checks: [CHK-ETCD-001]}]}\n", "spec.gates[0].before[0]: checks look at the legacy control plane"},
+		"gate: secret":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://u:p@a.test'}}]}\n", "spec.gates[0].http.url: it must hold no user"},
+		"gate: scheme":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'file:///etc'}}]}\n", "spec.gates[0].http.url: it must be an address"},
+		"gate: status":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', status: 7}}]}\n", "spec.gates[0].http.status: it is 7"},
+		"hook: what":    {head + "spec: {hooks: [{name: h, on: [run.*]}]}\n", "spec.hooks[0].exec: it names no program"},
+		"hook: when":    {head + "spec: {hooks: [{name: h, on: [lunch.*], exec: [a]}]}\n", `spec.hooks[0].on[0]: there are no events "lunch.*"`},
+		"note: where":   {head + "spec: {notifications: [{name: n, on: [run.*], urlFrom: {}}]}\n", "spec.notifications[0].urlFrom: it needs one of env and file"},
+		"note: in it":   {head + "spec: {notifications: [{name: n, on: [run.*], url: 'https://a.test'}]}\n", `unknown key "url" in spec.notifications[0]`},
 		"odd gate":      {head + "spec: {approvals: [{gate: roll, who: board}]}\n", `spec.approvals[0].gate: it is "roll"; it can be control-plane, point-of-no-return, finalize`},
 		"no approver":   {head + "spec: {approvals: [{gate: finalize}]}\n", "spec.approvals[0].who: it is missing"},
 		"two documents": {head + "---\n" + head, "only one document is allowed"},
@@ -201,6 +216,22 @@ func TestLearntReserves(t *testing.T) {
 	assert.Equal(t, estimates.Sum(estimate.BehindNoReturn()...).P90+5*time.Minute, got.NoReturn)
 	assert.Less(t, got.NoReturn, got.ControlPlane)
 	assert.Equal(t, Reserves{45 * time.Minute, 2 * time.Hour, 30 * time.Minute}, read(t, "spec: {windows: {timeZone: UTC}}\n").Spec.Windows.Reserves(estimates), "fixed by default")
+
+	// What was measured behind the point of no return holds there whatever is said, and only where all of it was measured.
+	seq := 2
+	for i, step := range estimate.BehindNoReturn() {
+		got = read(t, "spec: {windows: {timeZone: UTC, noReturn: 10m, margin: 5m}}\n").Spec.Windows.Reserves(estimates)
+		assert.Equal(t, 10*time.Minute, got.NoReturn, "%d steps are measured", i)
+		require.NoError(t, learner.Add("log", strings.NewReader(fmt.Sprintf(`{"v":1,"seq":%[1]d,"run":"r","cluster":"c","type":"step.started","step":%[3]q}
+{"v":1,"seq":%[2]d,"run":"r","cluster":"c","type":"step.done","step":%[3]q,"took":"8m"}`, seq+1, seq+2, step))))
+		seq += 2
+		document, err = learner.Learnt(time.Unix(0, 0), "test")
+		require.NoError(t, err)
+		estimates = estimate.Of(document)
+	}
+	got = read(t, "spec: {windows: {timeZone: UTC, noReturn: 10m, margin: 5m}}\n").Spec.Windows.Reserves(estimates)
+	assert.Equal(t, time.Duration(len(estimate.BehindNoReturn()))*8*time.Minute+5*time.Minute, got.NoReturn)
+	assert.Equal(t, 3*time.Hour, read(t, "spec: {windows: {timeZone: UTC, noReturn: 3h}}\n").Spec.Windows.Reserves(estimates).NoReturn)
 
 	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: 20m, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n").Lint(time.Unix(0, 0), estimates)
 	require.NoError(t, err)

@@ -28,17 +28,22 @@ type Metadata struct {
 
 // Spec is what a playbook says.
 type Spec struct {
-	Description string     `yaml:"description,omitempty" json:"description,omitempty" jsonschema_description:"What was agreed, and where, for example a change request."`
-	Clusters    Clusters   `yaml:"clusters,omitempty" json:"clusters,omitzero" jsonschema_description:"Clusters that the playbook is for."`
-	Windows     *Windows   `yaml:"windows,omitempty" json:"windows,omitempty" jsonschema_description:"When something may begin. Without it, nothing waits for a time."`
-	Workers     Workers    `yaml:"workers,omitempty" json:"workers,omitzero" jsonschema_description:"How workers are replaced."`
-	Soak        Soak       `yaml:"soak,omitempty" json:"soak,omitzero" jsonschema_description:"How long a cluster runs undisturbed in between."`
-	Limits      Limits     `yaml:"limits,omitempty" json:"limits,omitzero" jsonschema_description:"How long something may take."`
-	Finalize    Finalize   `yaml:"finalize,omitempty" json:"finalize,omitzero" jsonschema_description:"How the old platform goes."`
-	Estimates   string     `yaml:"estimates,omitempty" json:"estimates,omitempty" jsonschema_description:"File with what migrate estimate learn has learnt; a relative name is looked for beside the playbook that says it."`
-	Approvals   []Approver `yaml:"approvals,omitempty" json:"approvals,omitempty" jsonschema_description:"Who is asked for which approval, for the people who read the plan."`
-	Decisions   []Decision `yaml:"decisions,omitempty" json:"decisions,omitempty" jsonschema_description:"Answers to fields that need one."`
-	Accept      []Accept   `yaml:"accept,omitempty" json:"accept,omitempty" jsonschema_description:"Findings that are accepted, and why."`
+	Description   string         `yaml:"description,omitempty" json:"description,omitempty" jsonschema_description:"What was agreed, and where, for example a change request."`
+	Clusters      Clusters       `yaml:"clusters,omitempty" json:"clusters,omitzero" jsonschema_description:"Clusters that the playbook is for."`
+	Windows       *Windows       `yaml:"windows,omitempty" json:"windows,omitempty" jsonschema_description:"When something may begin. Without it, nothing waits for a time."`
+	Workers       Workers        `yaml:"workers,omitempty" json:"workers,omitzero" jsonschema_description:"How workers are replaced."`
+	Soak          Soak           `yaml:"soak,omitempty" json:"soak,omitzero" jsonschema_description:"How long a cluster runs undisturbed in between."`
+	Limits        Limits         `yaml:"limits,omitempty" json:"limits,omitzero" jsonschema_description:"How long something may take."`
+	Drain         Drain          `yaml:"drain,omitempty" json:"drain,omitzero" jsonschema_description:"What becomes of nodes that do not drain."`
+	Failure       Failure        `yaml:"failure,omitempty" json:"failure,omitzero" jsonschema_description:"What a run does about a step that fails."`
+	Finalize      Finalize       `yaml:"finalize,omitempty" json:"finalize,omitzero" jsonschema_description:"How the old platform goes."`
+	Estimates     string         `yaml:"estimates,omitempty" json:"estimates,omitempty" jsonschema_description:"File with what migrate estimate learn has learnt; a relative name is looked for beside the playbook that says it."`
+	Approvals     []Approver     `yaml:"approvals,omitempty" json:"approvals,omitempty" jsonschema_description:"Who is asked for which approval, for the people who read the plan."`
+	Gates         []Gate         `yaml:"gates,omitempty" json:"gates,omitempty" jsonschema_description:"What has to be so before something begins."`
+	Hooks         []Hook         `yaml:"hooks,omitempty" json:"hooks,omitempty" jsonschema_description:"Programs that are run when something happens; they decide nothing."`
+	Notifications []Notification `yaml:"notifications,omitempty" json:"notifications,omitempty" jsonschema_description:"Addresses that are told when something happens; they decide nothing."`
+	Decisions     []Decision     `yaml:"decisions,omitempty" json:"decisions,omitempty" jsonschema_description:"Answers to fields that need one."`
+	Accept        []Accept       `yaml:"accept,omitempty" json:"accept,omitempty" jsonschema_description:"Findings that are accepted, and why."`
 }
 
 // Clusters selects clusters.
@@ -58,7 +63,7 @@ type Windows struct {
 	NoReturn     Reserve `yaml:"noReturn,omitempty" json:"noReturn,omitzero" jsonschema_description:"The point of no return is crossed only when so much of the window is left: a length of time, or learnt."`
 	// Margin is added to what was learnt.
 	Margin Duration `yaml:"margin,omitempty" json:"margin,omitempty" jsonschema_description:"What is added to a length of time that was learnt."`
-	Phases       []string `yaml:"phases,omitempty" json:"phases,omitempty" jsonschema_description:"Phases that need a window."`
+	Phases []string `yaml:"phases,omitempty" json:"phases,omitempty" jsonschema_description:"Phases that need a window."`
 }
 
 // Period is an opening or a closed period: one of cron, rrule, and from with to.
@@ -93,6 +98,28 @@ type Limits struct {
 	Wait Duration `yaml:"wait,omitempty" json:"wait,omitempty" jsonschema_description:"How long a step waits for controllers, or for a drain."`
 }
 
+// Drain says how nodes are emptied.
+type Drain struct {
+	Timeout   Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" jsonschema_description:"How long a node may take; 0 is as long as limits.wait."`
+	OnTimeout string   `yaml:"onTimeout,omitempty" json:"onTimeout,omitempty" jsonschema:"enum=pause,enum=skip,enum=force" jsonschema_description:"pause waits for people; skip puts the worker off and goes on with the next; force deletes what is left, past disruption budgets."`
+}
+
+// Failure says what a run does about a step that fails.
+type Failure struct {
+	Then    string   `yaml:"then,omitempty" json:"then,omitempty" jsonschema:"enum=stop,enum=hold-and-notify" jsonschema_description:"stop ends the run; hold-and-notify also keeps later runs from beginning until somebody resumes."`
+	Retries int      `yaml:"retries,omitempty" json:"retries,omitempty" jsonschema:"minimum=0,maximum=10" jsonschema_description:"How many times the step is tried again before."`
+	Pause   Duration `yaml:"pause,omitempty" json:"pause,omitempty" jsonschema_description:"How long it waits between two tries."`
+}
+
+// What a playbook can say of drains and failures.
+const (
+	thenStop = "stop"
+	// ThenHold keeps later runs from beginning.
+	ThenHold = "hold-and-notify"
+
+	mostRetries = 10
+)
+
 // Finalize says how the old platform goes.
 type Finalize struct {
 	KeepNamespace bool `yaml:"keepNamespace,omitempty" json:"keepNamespace,omitempty" jsonschema_description:"Leave the legacy namespace with what is in it that nobody knows about."`
@@ -102,6 +129,46 @@ type Finalize struct {
 type Approver struct {
 	Gate string `yaml:"gate" json:"gate" jsonschema:"enum=control-plane,enum=point-of-no-return,enum=finalize" jsonschema_description:"What is approved."`
 	Who  string `yaml:"who" json:"who" jsonschema_description:"Who is asked, in words that a customer understands."`
+}
+
+// Gate is a condition for something to begin.
+type Gate struct {
+	Name   string   `yaml:"name" json:"name" jsonschema_description:"Name, for people."`
+	Before []string `yaml:"before" json:"before" jsonschema_description:"What waits for it: phases, point-of-no-return, and node for every worker."`
+	Checks []string `yaml:"checks,omitempty" json:"checks,omitempty" jsonschema_description:"Ids of checks that have to pass or warn; only before the control plane is replaced."`
+	HTTP   *Probe   `yaml:"http,omitempty" json:"http,omitempty" jsonschema_description:"An address that has to answer."`
+	// Again is for runs that wait.
+	Again Duration `yaml:"again,omitempty" json:"again,omitempty" jsonschema_description:"How long a run with --wait waits before it asks again; 5m when nothing is said."`
+}
+
+// Probe asks an address.
+type Probe struct {
+	URL     string   `yaml:"url" json:"url" jsonschema_description:"The address; it is asked with GET."`
+	Status  int      `yaml:"status,omitempty" json:"status,omitempty" jsonschema:"minimum=100,maximum=599" jsonschema_description:"What it has to answer with; 200 when nothing is said."`
+	Timeout Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" jsonschema_description:"How long the answer may take; 10s when nothing is said."`
+}
+
+// Hook is a program.
+type Hook struct {
+	Name    string   `yaml:"name" json:"name" jsonschema_description:"Name, for people."`
+	On      []string `yaml:"on" json:"on" jsonschema_description:"Types of events, as migrate events --schema has them; run.* is all that begin so."`
+	Exec    []string `yaml:"exec" json:"exec" jsonschema_description:"The program and its arguments. It gets the event on its standard input, as JSON."`
+	Timeout Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" jsonschema_description:"After which it is ended; 1m when nothing is said."`
+}
+
+// Notification is an address that is told.
+type Notification struct {
+	Name     string   `yaml:"name" json:"name" jsonschema_description:"Name, for people."`
+	On       []string `yaml:"on" json:"on" jsonschema_description:"Types of events, as migrate events --schema has them; run.* is all that begin so."`
+	URLFrom  From     `yaml:"urlFrom" json:"urlFrom" jsonschema_description:"Where the address is read from; it may be a secret, so it is not in the playbook."`
+	Throttle Duration `yaml:"throttle,omitempty" json:"throttle,omitempty" jsonschema_description:"How often something is sent at most; 1m when nothing is said. How a run ends is always sent."`
+	Timeout  Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" jsonschema_description:"How long the answer may take; 10s when nothing is said."`
+}
+
+// From is where something is read from: one of the two.
+type From struct {
+	Env  string `yaml:"env,omitempty" json:"env,omitempty" jsonschema_description:"Name of an environment variable."`
+	File string `yaml:"file,omitempty" json:"file,omitempty" jsonschema_description:"Name of a file."`
 }
 
 // Decision answers a field that needs it.

@@ -102,3 +102,13 @@ func TestGolden(t *testing.T) {
 	golden(t, "proof.short.txt", render(t, "text", proofOfRestarts(), report.Options{Short: true}))
 	golden(t, "checks.short.txt", render(t, "text", reportOfAl9qy(), report.Options{Short: true}))
 }
+
+// TestCustomersAreToldOfForcedDrains: a page that promises budgets must not hide that a playbook goes past them.
+func TestCustomersAreToldOfForcedDrains(t *testing.T) {
+	t.Parallel()
+	doc := planOf15Nodes()
+	const past = "are ended past the budgets"
+	assert.NotContains(t, string(render(t, "markdown", doc, report.Options{Audience: report.Customer})), past)
+	doc.Schedule.Values = append(doc.Schedule.Values, plan.Value{Path: "spec.drain.onTimeout", Value: "force", Origin: "weekend.yaml:9"})
+	assert.Contains(t, string(render(t, "markdown", doc, report.Options{Audience: report.Customer})), past)
+}

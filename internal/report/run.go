@@ -31,6 +31,7 @@ const (
 	stepFailed  = "failed"
 	stepRunning = "running"
 	stepUndoing = "undoing"
+	stepSkipped = "skipped"
 	stepWaiting = "waiting"
 )
 
@@ -56,6 +57,8 @@ func stepMark(state string) mark {
 		return mark{"×", "x", state, bad}
 	case stepRunning, stepUndoing:
 		return mark{"±", "%", state, caution}
+	case stepSkipped:
+		return mark{"–", "-", state, caution}
 	case stepWaiting:
 		return mark{"·", ".", state, quiet}
 	}
@@ -83,6 +86,7 @@ func stepCounts(steps []history.Step) []count {
 		{n[stepUndoing], stepMark(stepUndoing), "the run ended while taking them back"},
 		{n[stepDone], stepMark(stepDone), "and verified"},
 		{n[stepUndone], stepMark(stepUndone), "taken back"},
+		{n[stepSkipped], stepMark(stepSkipped), "left out, because people said so"},
 		{n[stepWaiting], stepMark(stepWaiting), "not begun"},
 	}
 }
@@ -298,7 +302,7 @@ func finalized(r *history.RunReport) bool {
 		return false
 	}
 	last := r.Phases[len(r.Phases)-1]
-	return last.Name == plan.PhaseFinalize && len(last.Steps) > 0 && !slices.ContainsFunc(last.Steps, func(s history.Step) bool { return s.State != stepDone })
+	return last.Name == plan.PhaseFinalize && len(last.Steps) > 0 && !slices.ContainsFunc(last.Steps, func(s history.Step) bool { return s.State != stepDone && s.State != stepSkipped })
 }
 
 // nameRun lists the ids of the steps; with Short only those a human has to look at.

@@ -65,6 +65,8 @@ func junitStep(r *history.RunReport, phase history.Phase, s history.Step) (junit
 		c.Failure = &junitProblem{Message: s.Message, Type: s.ID, Text: s.Message}
 	case stepRunning, stepUndoing:
 		c.Skipped = &junitProblem{Message: joinNonEmpty(": ", "the run ended in this step", s.Message)}
+	case stepSkipped:
+		c.Skipped = &junitProblem{Message: s.Message}
 	case stepWaiting:
 		c.Skipped = &junitProblem{Message: "not begun"}
 	default:

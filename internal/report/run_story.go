@@ -134,11 +134,14 @@ func tellRunPhase(i int, r *history.RunReport, shown, p history.Phase) storyPhas
 		out.Sentences = append(out.Sentences, "Done, in "+plural(all, "step")+".")
 	default:
 		out.Sentences = []string{fmt.Sprintf("%d of %s done.", n[stepDone], plural(all, "step"))}
-		if n[stepUndone] > 0 {
-			out.Sentences = append(out.Sentences, capital(plural(n[stepUndone], "step"))+map[bool]string{true: " was", false: " were"}[n[stepUndone] == 1]+" taken back.")
-		}
-		if n[stepFailed] > 0 {
-			out.Sentences = append(out.Sentences, capital(plural(n[stepFailed], "step"))+" did not succeed.")
+		for _, odd := range []struct{ state, one, many string }{
+			{stepUndone, " was taken back.", " were taken back."},
+			{stepSkipped, " was left out, after somebody had looked.", " were left out, after somebody had looked."},
+			{stepFailed, " did not succeed.", " did not succeed."},
+		} {
+			if n[odd.state] > 0 {
+				out.Sentences = append(out.Sentences, capital(plural(n[odd.state], "step"))+map[bool]string{true: odd.one, false: odd.many}[n[odd.state] == 1])
+			}
 		}
 		if n[stepRunning]+n[stepUndoing] > 0 {
 			out.Sentences = append(out.Sentences, "The run ended in the middle; the step is done again from its beginning.")

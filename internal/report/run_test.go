@@ -194,6 +194,13 @@ func TestJUnitOfARunHasACasePerStepAndPerFact(t *testing.T) {
 	touched := junitRun(t, runThatTouched())
 	assert.Equal(t, 1+proofOfRestarts().Summary.Changed, touched.Failures)
 
+	left := runOfAl9qy()
+	left.Phases[2].Steps[2].State, left.Phases[2].Steps[2].Message = "skipped", "skipped by grace@bastet: CHG-4711"
+	skipped := junitRun(t, left)
+	assert.Equal(t, []int{9, 0, 0, 1}, []int{skipped.Tests, skipped.Failures, skipped.Errors, skipped.Skipped})
+	assert.Contains(t, string(render(t, "text", left, report.Options{})), "skipped by grace@bastet: CHG-4711")
+	assert.Contains(t, string(render(t, "text", left, report.Options{Audience: report.Customer})), "1 step was left out, after somebody had looked.")
+
 	unclear := runOfAl9qy()
 	unclear.Outcome, unclear.Message = "failed", "the run lock was lost"
 	assert.Equal(t, 1, junitRun(t, unclear).Failures, "a failed run is never green")

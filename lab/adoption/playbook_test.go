@@ -1,9 +1,13 @@
 package adoption
 
 import (
+	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
@@ -88,4 +93,80 @@ func (l lateAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
 		response.Header.Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 	}
 	return response, err
+}
+
+// TestARunAsksGatesTellsHooksAndLeavesOutAStep against a real management cluster: what the playbook asks for before a phase, who hears of it, and what people decided.
+func TestARunAsksGatesTellsHooksAndLeavesOutAStep(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "annie")
+	var shut atomic.Bool
+	shut.Store(true)
+	var told atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			told.Add(1)
+		case shut.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "url"), []byte(server.URL+"/annies-own-address\n"), 0o600))
+	heard := filepath.Join(o.dir, "heard.jsonl")
+	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "hear.sh"), []byte("#!/bin/sh\ncat >> "+heard+"\ncat "+filepath.Join(o.dir, "url")+" "+filepath.Join(o.dir, "ca.key")+"\n"), 0o700)) //nolint:gosec // it is a program
+	book := o.book(t, "reacting", -time.Hour, time.Hour, `  failure: {then: hold-and-notify, retries: 1, pause: 0s}
+  gates:
+    - {name: etcd, before: [adopt], checks: [CHK-ETCD-001]}
+    - {name: slo, before: [adopt], http: {url: "`+server.URL+`/slo?token=s3cr3t"}}
+  hooks: [{name: hear, "on": [run.*, phase.*, gate.waiting], exec: [./hear.sh]}]
+  notifications: [{name: chat, "on": [run.*], urlFrom: {file: url}}]
+`)
+	with := []string{"--playbook", book, "--metrics-address", "127.0.0.1:0"}
+
+	code, _, said := o.run(t.Context(), with...)
+	require.Equal(t, cli.CodeBlocked, code, said)
+	assert.Contains(t, said, "gate slo is shut: "+server.URL+"/slo answers with status 503, and not 200")
+	assert.Contains(t, said, "metrics: http://127.0.0.1:")
+
+	code, _, said = o.migrate(t.Context(), "skip", c.ID, "adopt/lock", "--reason", "CHG-4711")
+	require.Equal(t, cli.CodeOK, code, said)
+	shut.Store(false)
+	code, out, again := o.run(t.Context(), with...)
+	require.Equal(t, cli.CodeOK, code, again)
+	doc := decode(t, out)
+	states := map[string]history.Step{}
+	for _, p := range doc.Phases {
+		for _, s := range p.Steps {
+			states[s.ID] = s
+		}
+	}
+	assert.Equal(t, "skipped", states["adopt/lock"].State)
+	assert.Contains(t, states["adopt/lock"].Message, "CHG-4711")
+	require.NotNil(t, states["adopt/machines"].Planned, "a playbook comes with what steps are thought to take")
+
+	_, events, _ := o.migrate(t.Context(), "events", c.ID, "-o", "json")
+	kinds, seq := map[history.EventType]int{}, 0
+	for line := range strings.Lines(events) {
+		var e history.Event
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		seq++
+		assert.Equal(t, seq, e.Seq, "no number is missing")
+		kinds[e.Type]++
+	}
+	for _, kind := range []history.EventType{history.GateWaiting, history.StepSkipped, history.HookDone, history.RunPaused, history.RunFinished} {
+		assert.Positive(t, kinds[kind], kind)
+	}
+	assert.Zero(t, kinds[history.HookFailed]+kinds[history.NotifyFailed], events)
+	assert.EqualValues(t, 4, told.Load(), "both runs began and ended")
+	text, err := os.ReadFile(heard)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `"type":"gate.waiting"`)
+	assert.Contains(t, string(text), `"type":"run.finished"`)
+	_, status, _ := o.migrate(t.Context(), "status", c.ID)
+	assert.Contains(t, status, "step adopt/lock is left out, by annie@")
+	all := strings.Join([]string{said, again, out, events, status, string(text)}, "\n")
+	for _, secret := range append(secrets(t, c), "annies-own-address", "s3cr3t", "PRIVATE KEY") {
+		assert.NotContains(t, all, secret)
+	}
 }

@@ -30,6 +30,35 @@ type ClusterMigrationSpec struct {
 	// +listMapKey=gate
 	// +kubebuilder:validation:MaxItems=64
 	Approvals []Approval `json:"approvals,omitempty"`
+
+	// skips are the steps that people have left out, of those that may be.
+	// +optional
+	// +listType=map
+	// +listMapKey=step
+	// +kubebuilder:validation:MaxItems=64
+	Skips []Skip `json:"skips,omitempty"`
+}
+
+// Skip leaves a step out.
+type Skip struct {
+	// step is its id, as phase/name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Step string `json:"step"`
+	// by is who left it out, as user@host.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	By string `json:"by"`
+	// reason says why.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+	// at is when it was decided.
+	// +required
+	At metav1.Time `json:"at"`
 }
 
 // Approval opens a gate.
@@ -113,7 +142,7 @@ const (
 )
 
 // StepState is where a step stands. The list is closed.
-// +kubebuilder:validation:Enum=Running;Done;Failed;Undoing;Undone
+// +kubebuilder:validation:Enum=Running;Done;Failed;Undoing;Undone;Skipped
 type StepState string
 
 const (
@@ -125,8 +154,10 @@ const (
 	StepFailed StepState = "Failed"
 	// StepUndoing steps may have taken back some of their work.
 	StepUndoing StepState = "Undoing"
-	// StepUndone steps took back everything.
+	// StepUndone steps took back everything, or were put off before anything was replaced.
 	StepUndone StepState = "Undone"
+	// StepSkipped steps were left out, because people said so.
+	StepSkipped StepState = "Skipped"
 )
 
 // StepRecord is what happened to one step.

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+// What a run asks of the world around it and tells it: gates, hooks, notifications and metrics.
+
+// gatesOf are the gates of a playbook.
+func gatesOf(spec *playbook.Spec) []gate.Gate {
+	out := make([]gate.Gate, 0, len(spec.Gates))
+	for _, g := range spec.Gates {
+		made := gate.Gate{Name: g.Name, Before: g.Before, Checks: g.Checks, Again: time.Duration(g.Again)}
+		if g.HTTP != nil {
+			made.URL, made.Status, made.Timeout = g.HTTP.URL, g.HTTP.Status, time.Duration(g.HTTP.Timeout)
+		}
+		out = append(out, made)
+	}
+	return out
+}
+
+// ready asks the gates of a playbook for the engine; nil when there are none.
+func (s *session) ready(o runOptions, id string) func(context.Context, migrate.Start) *migrate.Refusal {
+	if len(o.gates) == 0 {
+		return nil
+	}
+	asker := &gate.Asker{Client: gate.Client(nil), Checks: func(ctx context.Context) ([]check.Result, error) {
+		defer s.ending()()
+		u, err := s.undertake(ctx, o, id)
+		if err != nil {
+			return nil, err
+		}
+		return u.found.report.Results, nil
+	}}
+	return func(ctx context.Context, start migrate.Start) *migrate.Refusal {
+		before := map[bool][]string{true: {gate.NoReturn}, false: {start.Phase}}[start.NoReturn]
+		if start.Node {
+			// The first worker begins the phase, too.
+			before = []string{start.Phase, gate.Node}
+		}
+		for _, place := range before {
+			if refusal := asker.Ask(ctx, o.gates, place); refusal != nil {
+				return &migrate.Refusal{Gate: refusal.Gate.Name, Why: s.secrets.text(refusal.Why), Again: refusal.Gate.Again}
+			}
+		}
+		return nil
+	}
+}
+
+// reactions are the hooks and notifications of a playbook. Addresses are read now, so that one that is missing is found before anything begins.
+func (s *session) reactions(e *playbook.Effective) ([]hook.Hook, []hook.Notification, error) {
+	hooks := make([]hook.Hook, 0, len(e.Spec.Hooks))
+	for i, h := range e.Spec.Hooks {
+		made := hook.Hook{Name: h.Name, On: h.On, Exec: slices.Clone(h.Exec), Timeout: time.Duration(h.Timeout)}
+		// A bare name is looked for in PATH, as shells do; a timer's working directory is nobody's choice.
+		if strings.ContainsRune(h.Exec[0], filepath.Separator) {
+			program, err := filepath.Abs(e.Beside(fmt.Sprintf("spec.hooks[%d].exec[0]", i), h.Exec[0]))
+			if err != nil {
+				return nil, nil, fmt.Errorf("looking for the program of hook %s: %w", h.Name, err)
+			}
+			made.Exec[0] = program
+		}
+		hooks = append(hooks, made)
+	}
+	notes := make([]hook.Notification, 0, len(e.Spec.Notifications))
+	for i, n := range e.Spec.Notifications {
+		address := s.env[n.URLFrom.Env]
+		if n.URLFrom.File != "" {
+			data, err := readSmallFile(e.Beside(fmt.Sprintf("spec.notifications[%d].urlFrom.file", i), n.URLFrom.File))
+			if err != nil {
+				return nil, nil, fmt.Errorf("reading the address of notification %s: %w", n.Name, err)
+			}
+			address = string(data)
+		}
+		address = strings.TrimSpace(address)
+		s.secrets.know(address)
+		if !strings.HasPrefix(address, "http://") && !strings.HasPrefix(address, "https://") {
+			return nil, nil, usage("", "spec.notifications[%d].urlFrom: what %s holds is no address that begins with http:// or https://", i, first(n.URLFrom.Env, n.URLFrom.File))
+		}
+		notes = append(notes, hook.Notification{Name: n.Name, On: n.On, URL: address, Every: time.Duration(n.Throttle), Timeout: time.Duration(n.Timeout)})
+	}
+	return hooks, notes, nil
+}
+
+// listener is what hears a run's events; nil for nobody.
+func (s *session) listener(ctx context.Context, o runOptions) migrate.Listener {
+	if len(o.hooks)+len(o.notes) == 0 {
+		return nil
+	}
+	return hook.New(ctx, hook.Options{
+		Hooks: o.hooks, Notifications: o.notes, Client: gate.Client(nil), Clock: s.app.Clock, Clean: func(text string) string { return printableText(s.secrets.text(text)) }, Environ: s.environ(),
+	})
+}
+
+// hearOut waits for hooks and notifications that are still under way when the log is closed. Each of them has a time after which it is ended; a second Ctrl-C ends all.
+func (s *session) hearOut(ctx context.Context, listener migrate.Listener, view *runView) {
+	if listener == nil {
+		return
+	}
+	listener.Settle(ctx)
+	for _, e := range listener.Results() {
+		e.TS = s.app.Clock.Now()
+		view.event(e)
+	}
+}
+
+// environ is what programs get as their environment: that of this one, but for its key to Vault.
+func (s *session) environ() []string {
+	return slices.DeleteFunc(slices.Clone(s.app.Environ), func(variable string) bool { return strings.HasPrefix(variable, "VAULT_TOKEN=") })
+}
+
+// serveMetrics answers scrapes until the program ends; nil when nobody asked for it.
+func (s *session) serveMetrics(ctx context.Context, address, id string) (*observe.Metrics, error) {
+	if address == "" {
+		return nil, nil //nolint:nilnil // no metrics are an ordinary answer
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, usage("--metrics-address 127.0.0.1:0", "--metrics-address: %s", err)
+	}
+	metrics := observe.New(id)
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", metrics.Handler())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			s.log.WithField("err", err).Warn("metrics are not served any more")
+		}
+	}()
+	s.atEnd(server.Close)
+	_, _ = fmt.Fprintf(s.app.Err, "metrics: http://%s/metrics\n", listener.Addr())
+	return metrics, nil
+}
+
+// watchedBy lets metrics hear what the view hears.
+func watchedBy(o runOptions, u *undertaking, engine *migrate.Engine, view *runView) func(history.Event) {
+	if o.metrics == nil {
+		return view.event
+	}
+	var workers, replaced []string
+	for _, phase := range migrate.Describe(engine.Graph, u.object) {
+		for _, step := range phase.Steps {
+			if !plan.ReplacesWorker(step.ID) {
+				continue
+			}
+			workers = append(workers, step.ID)
+			if step.State == strings.ToLower(string(migrationv1alpha1.StepDone)) {
+				replaced = append(replaced, step.ID)
+			}
+		}
+	}
+	o.metrics.Begin(workers, replaced, engine.Writes.Writes)
+	return func(e history.Event) {
+		o.metrics.Event(e)
+		view.event(e)
+	}
+}

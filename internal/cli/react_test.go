@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+// TestNoSecretReachesAHookOrAnAddress, and none that a hook prints is kept: secrets of every kind that the program knows are planted on all ways.
+func TestNoSecretReachesAHookOrAnAddress(t *testing.T) {
+	t.Parallel()
+	planted := []string{
+		"-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+		"eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl",
+		"abcdef.0123456789abcdef",
+		"hvs.CAESIJ0000000000000000000000",
+		"https://ada:hunter22@registry.example.test/v2",
+	}
+	var mu sync.Mutex
+	var bodies []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		mu.Lock()
+		defer mu.Unlock()
+		bodies = append(bodies, string(body))
+	}))
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	said, heard := filepath.Join(dir, "said"), filepath.Join(dir, "heard")
+	require.NoError(t, os.WriteFile(said, []byte(strings.Join(planted, "\n")+"\n"), 0o600))
+	s, _ := newSession(App{Clock: clock.RealClock{}, Environ: []string{"PATH=" + os.Getenv("PATH"), "VAULT_TOKEN=hvs.CAESIJ1111111111111111111111"}})
+	o := runOptions{
+		hooks: []hook.Hook{{Name: "talk", On: []string{"*"}, Exec: []string{"/bin/sh", "-c", "cat > " + heard + "; env >> " + heard + "; cat " + said}, Timeout: time.Minute}},
+		notes: []hook.Notification{{Name: "chat", On: []string{"*"}, URL: server.URL, Timeout: time.Minute}},
+	}
+	l := s.listener(t.Context(), o)
+	l.Hear(history.Event{V: history.EventVersion, Seq: 1, Type: history.StepFailed, Cluster: "al9qy", Run: "r", Step: "adopt/nodes", Message: "it failed: " + strings.Join(planted, " ")})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l.Settle(ctx)
+	results, err := json.Marshal(l.Results())
+	require.NoError(t, err)
+	got, err := os.ReadFile(heard)
+	require.NoError(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, bodies, 1)
+	everything := string(results) + string(got) + bodies[0]
+	assert.Contains(t, everything, "hook talk on step.failed")
+	assert.GreaterOrEqual(t, strings.Count(everything, redaction), 3*len(planted))
+	for _, secret := range []string{"MIIEpAIBAAKCAQEA", "eyJhbGci", "0123456789abcdef", "CAESIJ", "hunter22"} {
+		assert.NotContains(t, everything, secret)
+	}
+	assert.Nil(t, s.listener(t.Context(), runOptions{}))
+}
+
+func TestWhereNotificationsGoIsKnownBeforeAnythingBegins(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "url")
+	require.NoError(t, os.WriteFile(file, []byte("https://chat.example.test/s3cr3t\n"), 0o600))
+	s, _ := newSession(App{Environ: []string{"CHAT_URL=https://chat.example.test/other", "WRONG=s3cr3t"}})
+	spec := func(from playbook.From) *playbook.Effective {
+		return &playbook.Effective{Playbook: playbook.Playbook{Spec: playbook.Spec{Notifications: []playbook.Notification{{Name: "chat", On: []string{"run.*"}, URLFrom: from}}}}}
+	}
+	_, notes, err := s.reactions(spec(playbook.From{File: file}))
+	require.NoError(t, err)
+	assert.Equal(t, "https://chat.example.test/s3cr3t", notes[0].URL)
+	_, notes, err = s.reactions(spec(playbook.From{Env: "CHAT_URL"}))
+	require.NoError(t, err)
+	assert.Equal(t, "https://chat.example.test/other", notes[0].URL)
+	assert.Equal(t, "CHAT_URL="+redaction, s.secrets.text("CHAT_URL=https://chat.example.test/other"), "a hook may print its environment")
+	for _, from := range []playbook.From{{Env: "NOBODY_SET_IT"}, {Env: "WRONG"}} {
+		_, _, err = s.reactions(spec(from))
+		require.ErrorContains(t, err, "spec.notifications[0].urlFrom: what "+from.Env+" holds is no address")
+		assert.NotContains(t, err.Error(), "s3cr3t")
+	}
+	got := run(t, "run", "al9qy", "--playbook", "../../playbooks/rollback-night.yaml")
+	assert.Equal(t, CodeUsage, got.code)
+	assert.Contains(t, got.stderr, "MIGRATE_NOTIFY_URL")
+}
+
+// TestProgramsAndAddressesLieBesideThePlaybook, wherever a timer starts the run; a bare name is one of PATH.
+func TestProgramsAndAddressesLieBesideThePlaybook(t *testing.T) {
+	t.Parallel()
+	file := book(t, "  hooks: [{name: a, on: [run.*], exec: [./silence.sh, ./kept]}, {name: b, on: [run.*], exec: [logger]}]\n  notifications: [{name: c, on: [run.*], urlFrom: {file: url}}]\n")
+	dir := filepath.Dir(file)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "url"), []byte("https://chat.example.test/beside\n"), 0o600))
+	e, err := readBook([]string{file}, nil)
+	require.NoError(t, err)
+	s, _ := newSession(App{})
+	hooks, notes, err := s.reactions(e)
+	require.NoError(t, err)
+	assert.Equal(t, []string{filepath.Join(dir, "silence.sh"), "./kept"}, hooks[0].Exec)
+	assert.Equal(t, []string{"logger"}, hooks[1].Exec)
+	assert.Equal(t, "https://chat.example.test/beside", notes[0].URL)
+}
+
+// TestWhatWasOpenedForOneNightIsClosedBeforeTheNext and what is needed all the time stays.
+func TestWhatWasOpenedForOneNightIsClosedBeforeTheNext(t *testing.T) {
+	t.Parallel()
+	s, _ := newSession(App{})
+	var closed []string
+	opened := func(name string) { s.atEnd(func() error { closed = append(closed, name); return nil }) }
+	opened("metrics")
+	for _, night := range []string{"first", "second"} {
+		end := s.ending()
+		opened(night)
+		end()
+	}
+	assert.Equal(t, []string{"first", "second"}, closed)
+	s.end()
+	assert.Equal(t, []string{"first", "second", "metrics"}, closed)
+}
+
+// TestGatesOfAPlaybook are asked where they stand.
+func TestGatesOfAPlaybook(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(server.Close)
+	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node, point-of-no-return], http: {url: "+server.URL+"}, again: 7m}]\n")}, nil)
+	require.NoError(t, err)
+	s, _ := newSession(App{})
+	o := runOptions{gates: gatesOf(&e.Spec)}
+	ready := s.ready(o, "al9qy")
+	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: "control-plane"}))
+	assert.Zero(t, asked)
+	for _, start := range []migrate.Start{{Phase: "control-plane", NoReturn: true}, {Phase: "workers", Node: true}} {
+		refusal := ready(t.Context(), start)
+		require.NotNil(t, refusal)
+		assert.Equal(t, "slo", refusal.Gate)
+		assert.Equal(t, 7*time.Minute, refusal.Again)
+		assert.Contains(t, refusal.Why, "answers with status 204, and not 200")
+	}
+	assert.Equal(t, 2, asked)
+	assert.Nil(t, s.ready(runOptions{}, "al9qy"))
+	result := migrate.Result{Outcome: migrate.Paused, Blocked: true, Message: "gate slo is shut", NotBefore: time.Unix(7, 0)}
+	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), s.endedRun("al9qy", runOptions{until: "workers"}, result)))
+	assert.True(t, worthWaiting(result))
+	result.Exposed = true
+	assert.False(t, worthWaiting(result), "nobody rests at the point of no return")
+}
+
+// TestMetricsAreServed at an address that the system chooses, and only there.
+func TestMetricsAreServed(t *testing.T) {
+	t.Parallel()
+	var complaints strings.Builder
+	s, _ := newSession(App{Err: &complaints})
+	t.Cleanup(s.end)
+	none, err := s.serveMetrics(t.Context(), "", "al9qy")
+	require.NoError(t, err)
+	assert.Nil(t, none)
+	metrics, err := s.serveMetrics(t.Context(), "127.0.0.1:0", "al9qy")
+	require.NoError(t, err)
+	metrics.Event(history.Event{Type: history.StepStarted, Phase: "adopt", Step: "adopt/nodes"})
+	at := regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`).FindString(complaints.String())
+	require.NotEmpty(t, at, complaints.String())
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, answer.Body.Close()) }()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `migrate_step{cluster="al9qy",step="adopt/nodes"} 1`)
+	_, err = s.serveMetrics(t.Context(), "256.0.0.1:x", "al9qy")
+	require.Error(t, err)
+}
+
+func TestTheSchemaOfEventsIsPrinted(t *testing.T) {
+	t.Parallel()
+	got := run(t, "events", "--schema")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	for _, kind := range history.EventTypes() {
+		assert.Contains(t, got.stdout, `"`+string(kind)+`"`)
+	}
+	assert.Equal(t, CodeUsage, run(t, "events", "al9qy", "--schema").code)
+	for _, args := range [][]string{
+		{"skip", "al9qy"},
+		{"skip", "al9qy", "control-plane/leave", "--reason", "x"},
+		{"skip", "al9qy", "adopt/lock"},
+	} {
+		got = run(t, args...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", args, got.stderr)
+	}
+}

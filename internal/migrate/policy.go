@@ -1,0 +1,184 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
+)
+
+// What a run does about a step that fails, that people have left out, or whose node does not drain.
+
+// persist does a step, and when it fails does it again as often as the run is told to.
+func (e *Engine) persist(ctx context.Context, phase Phase, s Step) error {
+	for try := 0; ; try++ {
+		err := e.do(ctx, phase.Name, s)
+		if err == nil || try >= e.opts.Retries || !mayPass(err) {
+			return err
+		}
+		message := fmt.Sprintf("try %d of %d failed, and the next one is in %s: %s", try+1, e.opts.Retries+1, e.opts.RetryPause, err)
+		if logged := e.Log.add(history.Event{Type: history.StepRetry, Phase: phase.Name, Step: s.ID, Message: message}); logged != nil {
+			return failure.Join(err, logged)
+		}
+		if rested := e.rest(ctx); rested != nil {
+			return failure.Join(rested, err)
+		}
+		// The time went on: people may want the run to end, and what was tried and not crossed must not be crossed when too little is left of the window.
+		if e.asked(ctx) != nil {
+			return err
+		}
+		if closed := e.shut(ctx, phase, s); closed != nil {
+			return fmt.Errorf("%w; it is not tried again now: %s", err, closed.Message)
+		}
+	}
+}
+
+// rest waits between two tries, but not for who wants the run to end.
+func (e *Engine) rest(ctx context.Context) error {
+	if e.opts.RetryPause <= 0 {
+		return nil
+	}
+	timer := e.Clock.NewTimer(e.opts.RetryPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-e.opts.Stop:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// mayPass tells that doing a step once more could help. What was touched stays touched, who lost the lock has no business here, and a node that does not drain has a
+// policy of its own.
+func mayPass(err error) bool {
+	return !interrupted(err) && !slices.ContainsFunc([]error{ErrTouched, ErrLockLost, ErrMovedOn, ErrRecordLost, ErrNoReturn, drain.ErrBlocked}, func(final error) bool { return errors.Is(err, final) })
+}
+
+// refused asks the gates of the playbook.
+func (e *Engine) refused(ctx context.Context, start Start) *Result {
+	if e.opts.Ready == nil {
+		return nil
+	}
+	refusal := e.opts.Ready(ctx, start)
+	if refusal == nil {
+		return nil
+	}
+	message := fmt.Sprintf("gate %s is shut: %s", refusal.Gate, refusal.Why)
+	if err := e.Log.add(history.Event{Type: history.GateWaiting, Phase: start.Phase, Step: start.Step, Message: message}); err != nil {
+		message += "; " + err.Error()
+	}
+	return &Result{Outcome: Paused, Blocked: true, Exposed: start.NoReturn, NotBefore: e.Clock.Now().Add(refusal.Again), Message: message}
+}
+
+// classOf is the kind of a failure, for those who count them: a fleet, an alert.
+func classOf(err error) string {
+	switch {
+	case err == nil, interrupted(err):
+		return ""
+	case errors.Is(err, ErrTouched):
+		return "touched"
+	case errors.Is(err, drain.ErrBlocked):
+		return "blocked"
+	case errors.Is(err, ErrLockLost), errors.Is(err, ErrMovedOn):
+		return "lock-lost"
+	case errors.Is(err, roll.ErrUnwell), errors.Is(err, roll.ErrDiffers), errors.Is(err, roll.ErrNotCalm), errors.Is(err, ErrNoReturn):
+		return "unsafe"
+	case kube.Transient(err):
+		return "api-away"
+	case kube.Conflict(err):
+		return "conflict"
+	}
+	return "other"
+}
+
+// outcome is the end of the run, if a step has led to it.
+func (e *Engine) outcome(ctx context.Context, phase string, s Step, err error) *Result {
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, drain.ErrBlocked) || e.opts.OnBlocked == "" || interrupted(err):
+		result := e.failed(ctx, s, err)
+		return &result
+	}
+	if logged := e.Log.add(history.Event{Type: history.StepBlocked, Phase: phase, Step: s.ID, Message: err.Error(), Class: classOf(err)}); logged != nil {
+		result := e.failed(ctx, s, failure.Join(err, logged))
+		return &result
+	}
+	if id, worker := strings.CutPrefix(s.ID, plan.PhaseWorkers+"/"); worker && e.opts.OnBlocked == drain.Skip {
+		// Nothing was taken from the old node but its right to new pods, which it gets back.
+		if putOff := e.retry(ctx, s.ID, func(ctx context.Context) error { return e.Work.PutOff(ctx, id) }); putOff != nil {
+			result := e.failed(ctx, s, failure.Join(err, putOff))
+			return &result
+		}
+		e.Journal.end(s, migrationv1alpha1.StepUndone, "put off: "+err.Error())
+		e.putOff = append(e.putOff, id)
+		return nil
+	}
+	e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
+	// Between promotion and the point of no return both control planes are needed.
+	return &Result{Outcome: Paused, Message: s.ID + ": " + err.Error(), Err: err, Exposed: phase == plan.PhaseControlPlane}
+}
+
+// complete keeps a phase from ending while nodes were put off.
+func (e *Engine) complete(phase Phase, s Step) *Result {
+	if len(e.putOff) == 0 || phase.Name == plan.PhaseWorkers && s.Disruptive {
+		return nil
+	}
+	return &Result{Outcome: Paused, Limited: true, Message: "the drain of " + strings.Join(e.putOff, ", ") + " was given up for now, and pods come there again; the next run tries once more"}
+}
+
+// stepsOf are the steps of a phase in the order in which this run does them. A worker that was put off must not begin while another one is half done.
+func (e *Engine) stepsOf(phase Phase) []Step {
+	if phase.Name != plan.PhaseWorkers {
+		return phase.Steps
+	}
+	begun := func(s Step) bool { return s.Disruptive && e.tried(s) }
+	return slices.Concat(slices.DeleteFunc(slices.Clone(phase.Steps), func(s Step) bool { return !begun(s) }), slices.DeleteFunc(slices.Clone(phase.Steps), begun))
+}
+
+// skip leaves a step out when people said so and it may be.
+func (e *Engine) skip(phase string, s Step) (bool, error) {
+	i := slices.IndexFunc(e.Journal.Object.Spec.Skips, func(skip migrationv1alpha1.Skip) bool { return skip.Step == s.ID })
+	if i < 0 || !s.Skippable {
+		return false, nil
+	}
+	said := e.Journal.Object.Spec.Skips[i]
+	message := fmt.Sprintf("skipped by %s at %s: %s", said.By, said.At.UTC().Format(time.RFC3339), said.Reason)
+	e.Journal.step(s.ID).StartedAt = e.Journal.now()
+	e.Journal.end(s, migrationv1alpha1.StepSkipped, message)
+	return true, e.Log.add(history.Event{Type: history.StepSkipped, Phase: phase, Step: s.ID, By: said.By, Message: message})
+}
+
+// hold keeps later runs from beginning, as migrate pause does.
+func (e *Engine) hold(ctx context.Context, why string) string {
+	if err := e.Journal.Gate(ctx); err != nil {
+		return "; later runs could not be held: " + err.Error()
+	}
+	// A copy, because what the server answers is the spec as it is and the status as it was.
+	object := e.Journal.Object.DeepCopy()
+	reason := why
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason-len("…")], "") + "…"
+	}
+	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: "held after a failure: " + reason, Since: metav1.NewTime(e.Clock.Now())}
+	if err := SetPause(ctx, e.Client, object, pause); err != nil {
+		return "; later runs could not be held: " + err.Error()
+	}
+	return "; later runs are held until somebody resumes"
+}
+
+// maxReason leaves room for the words before it.
+const maxReason = 1000
