@@ -1,0 +1,215 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+)
+
+func (w *world) status(t *testing.T) *migrationv1alpha1.ClusterMigration {
+	t.Helper()
+	object, err := Read(t.Context(), w.api, "org-acme", "al9qy")
+	require.NoError(t, err)
+	return object
+}
+
+func (w *world) events(t *testing.T, kind history.EventType) []string {
+	t.Helper()
+	events, err := LoadEvents(t.Context(), w.api, "org-acme", "al9qy")
+	require.NoError(t, err)
+	var out []string
+	for _, e := range events {
+		if e.Type == kind {
+			out = append(out, e.Step+": "+e.Message)
+		}
+	}
+	return out
+}
+
+// TestAStepThatIsSkippedIsSkippedAndRecorded, and one that may not be skipped is not.
+func TestAStepThatIsSkippedIsSkippedAndRecorded(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, []string{"adopt/lock", "finalize/settled"}, SkippableSteps())
+	for _, p := range Graph("a") {
+		for _, s := range p.Steps {
+			assert.False(t, s.Skippable && (s.Disruptive || s.Gate != "" || s.Condition != "" || p.Soaks == s.ID || s.Undo != nil), "step %s does more than look", s.ID)
+		}
+	}
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "adopt/lock" {
+			return fails
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome)
+	assert.Equal(t, []string{"adopt/lock: the controllers did not answer in time"}, w.events(t, history.StepFailed))
+	object := w.status(t)
+	for _, step := range []string{"adopt/lock", "adopt/proof"} {
+		require.NoError(t, SkipStep(t.Context(), w.api, object, migrationv1alpha1.Skip{Step: step, By: "grace@bastet", Reason: "CHG-4711", At: metav1.NewTime(w.clk.Now())}))
+	}
+	result, _ = w.run()
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	assert.False(t, w.done["adopt/lock"])
+	assert.True(t, w.done["adopt/proof"], "what may not be skipped is done")
+	skipped := w.events(t, history.StepSkipped)
+	require.Len(t, skipped, 1)
+	assert.Contains(t, skipped[0], "adopt/lock: skipped by grace@bastet at ")
+	for _, phase := range Describe(w.graph, w.status(t)) {
+		for _, s := range phase.Steps {
+			if s.ID == "adopt/lock" {
+				assert.Equal(t, "skipped", s.State)
+				assert.Contains(t, s.Message, "CHG-4711")
+			}
+		}
+	}
+	again, _ := w.run()
+	assert.Equal(t, Reached, again.Outcome, "it is over and stays so")
+}
+
+// TestAFailureIsHeld until somebody resumes, so that no timer tries again.
+func TestAFailureIsHeld(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  failure: {then: hold-and-notify}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "adopt/nodes" {
+			return fails
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome)
+	assert.Contains(t, result.Message, "later runs are held until somebody resumes")
+	object := w.status(t)
+	require.NotNil(t, object.Spec.Pause)
+	assert.Contains(t, object.Spec.Pause.Reason, "held after a failure: adopt/nodes: the controllers did not answer in time")
+	assert.Equal(t, migrationv1alpha1.StateFailed, object.Status.State, "the state is that of the run")
+	again, _ := w.run()
+	assert.Equal(t, Paused, again.Outcome)
+	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), nil))
+	w.fate = func(string) fate { return succeeds }
+	again, _ = w.run()
+	assert.NotEqual(t, Failed, again.Outcome)
+}
+
+// TestAStepIsTriedAgainAsOftenAsThePlaybookSays, but not what no second try can help.
+func TestAStepIsTriedAgainAsOftenAsThePlaybookSays(t *testing.T) {
+	t.Parallel()
+	for failures, want := range map[int]Outcome{2: Reached, 3: Failed} {
+		w := newWorld(t, "  failure: {retries: 2, pause: 0s}\n  soak: {beforeFinalize: 0s}\n", "a")
+		left := failures
+		w.fate = func(step string) fate {
+			if step == "adopt/nodes" && left > 0 {
+				left--
+				return fails
+			}
+			return succeeds
+		}
+		result, _ := w.run()
+		assert.Equal(t, want, result.Outcome, result.Message)
+		assert.Len(t, w.events(t, history.StepRetry), 2)
+	}
+	for err, may := range map[error]bool{
+		errors.New("too slow"): true, ErrTouched: false, ErrLockLost: false, drain.ErrBlocked: false, fmt.Errorf("a: %w", ErrNoReturn): false,
+	} {
+		assert.Equal(t, may, mayPass(err), err)
+	}
+}
+
+// TestADrainThatIsBlocked pauses the run, or puts the worker off: then pods come to it again, the others go on, and the phase does not end without it.
+func TestADrainThatIsBlocked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  drain: {onTimeout: pause}\n  soak: {beforeFinalize: 0s}\n", "a", "b")
+	once := true
+	w.fate = func(step string) fate {
+		if step == "workers/a" && once {
+			return blocked
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	assert.Equal(t, Paused, result.Outcome)
+	assert.Contains(t, result.Message, "workers/a: draining")
+	assert.Len(t, w.events(t, history.StepBlocked), 1)
+	assert.False(t, w.done["workers/b"], "one node at a time")
+	once = false
+	result, _ = w.run()
+	assert.Equal(t, Reached, result.Outcome)
+
+	once = true
+	w.fate = func(step string) fate {
+		if step == "workers/a" && once {
+			return blocked
+		}
+		return succeeds
+	}
+	other := newWorld(t, "  drain: {onTimeout: skip}\n  soak: {beforeFinalize: 0s}\n", "a", "b")
+	other.fate = w.fate
+	result, _ = other.run()
+	assert.Equal(t, Paused, result.Outcome)
+	assert.Contains(t, result.Message, "the drain of a was given up for now")
+	assert.True(t, other.done["workers/b"])
+	assert.False(t, other.done["workers/settled"])
+	assert.Empty(t, other.half)
+	for _, s := range other.status(t).Status.Steps {
+		if s.ID == "workers/a" {
+			assert.Equal(t, migrationv1alpha1.StepUndone, s.State, "so that a window is asked for again")
+		}
+	}
+	once = false
+	result, _ = other.run()
+	assert.Equal(t, Reached, result.Outcome, result.Message)
+}
+
+// TestTheWordsOfThePlaybookAreThoseOfTheProgram: the playbook cannot import what talks to clusters.
+func TestTheWordsOfThePlaybookAreThoseOfTheProgram(t *testing.T) {
+	t.Parallel()
+	for _, word := range []drain.OnTimeout{drain.Pause, drain.Skip, drain.Force} {
+		_, err := playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: "x", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {drain: {onTimeout: " + string(word) + "}}\n")})
+		require.NoError(t, err, word)
+	}
+	for _, gate := range Gates() {
+		_, err := playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: "x", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {approvals: [{gate: " + gate + ", who: somebody}]}\n")})
+		require.NoError(t, err, gate)
+	}
+	assert.Equal(t, plan.PhaseWorkers+"/settled", stepSettled)
+	assert.False(t, plan.ReplacesWorker(stepSettled))
+}
+
+// TestNothingIsCrossedByASecondTry when the window has become too short for it meanwhile.
+func TestNothingIsCrossedByASecondTry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, everyNight+"  failure: {retries: 5, pause: 0s}\n", "a")
+	w.takes = func(step string) time.Duration {
+		if step == stepLeave {
+			return 4*time.Hour + 20*time.Minute // half of it passes until it fails
+		}
+		return time.Minute
+	}
+	tries := 0
+	w.fate = func(step string) fate {
+		if step == stepLeave && tries < 2 {
+			tries++
+			return fails
+		}
+		return succeeds
+	}
+	w.clk.SetTime(time.Date(2026, 10, 23, 20, 0, 0, 0, time.UTC))
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome, result.Message)
+	assert.Equal(t, 2, tries)
+	assert.Contains(t, result.Message, "the controllers did not answer in time; it is not tried again now: ")
+	assert.False(t, w.done[stepLeave])
+}

@@ -1,0 +1,435 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
+)
+
+// Whole migrations through several nights, with the real graph, engine, journal, lock and log, a simulated clock, and steps that only note what they did.
+
+// fate is what becomes of one try of a step.
+type fate int
+
+const (
+	succeeds fate = iota
+	fails
+	// killed ends the process before the step did anything, killedAfter when it has done all of it and nobody could note it, killedHalf in between: whoever looks at the
+	// journal finds the step begun.
+	killed
+	killedAfter
+	killedHalf
+	// interrupted lets somebody press Ctrl-C while the step runs.
+	ctrlC
+	// blocked is a drain that does not come to an end.
+	blocked
+	fates
+)
+
+// errKilled stands for the end of the process.
+var errKilled = errors.New("killed")
+
+// world is the cluster that is migrated, and everything that is watched about it.
+type world struct {
+	t     assert.TestingT
+	clk   *clocktesting.FakeClock
+	api   client.Client
+	book  *playbook.Effective
+	graph []Phase
+	// dead tells that the process of the run was killed: nothing it asks for happens any more.
+	dead bool
+	// done are the steps whose effect is there, half those in the middle of it.
+	done map[string]bool
+	half string
+	// begun are phases and nodes that have begun.
+	begun map[string]bool
+	order []string
+	// fate and takes say what becomes of the next try of a step, and how long it takes.
+	fate  func(step string) fate
+	takes func(step string) time.Duration
+	stop  chan struct{}
+	runs  int
+}
+
+func newWorld(t assert.TestingT, spec string, workers ...string) *world {
+	w := &world{t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}}
+	var err error
+	w.book, err = playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: "simulated.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + spec)})
+	if err != nil {
+		panic(err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{migrationv1alpha1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+	record := w.record()
+	packed, err := record.Encode()
+	if err != nil {
+		panic(err)
+	}
+	w.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&migrationv1alpha1.ClusterMigration{}).
+		WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy" + recordSuffix}, Data: map[string][]byte{recordKey: packed}}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if w.dead {
+					return errKilled
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+			Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+				if w.dead {
+					return errKilled
+				}
+				return c.Update(ctx, o, opts...)
+			},
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				if w.dead {
+					return errKilled
+				}
+				return c.SubResource(sub).Update(ctx, o, opts...)
+			},
+		}).Build()
+	w.graph = Graph(workers...)
+	for p := range w.graph {
+		for i := range w.graph[p].Steps {
+			s := &w.graph[p].Steps[i]
+			phase, step := w.graph[p], *s
+			s.Before, s.Verify, s.Undo, s.VerifyUndo = nil, nil, nil, nil
+			s.Act = func(context.Context, *Work) error { return w.act(phase, step) }
+			if s.Crossed != nil {
+				s.Crossed = func(context.Context, *Work) (bool, error) { return w.done[step.ID], nil }
+			}
+		}
+	}
+	w.takes = func(string) time.Duration { return time.Minute }
+	w.fate = func(string) fate { return succeeds }
+	return w
+}
+
+func (w *world) record() *adopt.Record {
+	return adopt.NewRecord(&legacy.Cluster{ID: "al9qy"}, true, time.Date(2026, 10, 23, 8, 0, 0, 0, time.UTC), "ada@anubis")
+}
+
+// act is one try of a step. What may begin only in a window is asked of the schedule itself, and not of the door that the engine asks.
+func (w *world) act(phase Phase, s Step) error {
+	thing, spec := phase.Name, w.book.Spec.Windows
+	crossing := s.Gate == GateNoReturn && !w.done[s.ID]
+	switch {
+	case s.Looks:
+		thing = "" // It begins nothing, but it is not looked at outside of a window either.
+	case crossing, phase.Name == plan.PhaseWorkers && s.Disruptive:
+		thing = s.ID
+	}
+	reserve := time.Duration(0)
+	switch {
+	case spec == nil:
+	case crossing:
+		reserve = time.Duration(spec.NoReturn.Fixed)
+	case phase.Name == plan.PhaseControlPlane:
+		reserve = time.Duration(spec.ControlPlane.Fixed)
+	default:
+		reserve = time.Duration(spec.Cutoff.Fixed)
+	}
+	if !w.begun[thing] && !w.begun[s.ID] && spec != nil && slices.Contains(spec.Phases, phase.Name) && (phase.Name != plan.PhaseWorkers || s.Disruptive) {
+		assert.True(w.t, w.open(reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
+	}
+	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
+	fate := w.fate(s.ID)
+	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
+	if thing != "" && s.Gate != GateNoReturn {
+		w.begun[thing] = true
+	}
+	if fate == killed {
+		w.dead = true
+		panic(errKilled)
+	}
+	w.clk.Step(w.takes(s.ID) / 2)
+	if fate == blocked && s.Disruptive {
+		if phase.Name == plan.PhaseWorkers {
+			w.half = s.ID
+		}
+		return fmt.Errorf("draining: %w", drain.ErrBlocked)
+	}
+	if phase.Name == plan.PhaseWorkers && s.Disruptive && !w.done[s.ID] {
+		w.half = s.ID
+	}
+	switch fate { //nolint:exhaustive // the others are before and behind
+	case killedHalf:
+		w.dead = true
+		panic(errKilled)
+	case fails:
+		return errors.New("the controllers did not answer in time")
+	case ctrlC:
+		w.press()
+	}
+	w.clk.Step(w.takes(s.ID) / 2)
+	if !w.done[s.ID] {
+		w.order = append(w.order, s.ID)
+	}
+	w.done[s.ID], w.half = true, ""
+	if fate == killedAfter {
+		w.dead = true
+		panic(errKilled)
+	}
+	return nil
+}
+
+func (w *world) press() {
+	select {
+	case <-w.stop:
+	default:
+		close(w.stop)
+	}
+}
+
+// open asks the schedule whether so much is left of a window.
+func (w *world) open(reserve time.Duration) bool {
+	schedule, err := w.book.Spec.Schedule()
+	if err != nil || schedule == nil {
+		return err == nil
+	}
+	found, err := schedule.Between(w.clk.Now().Add(-48*time.Hour), w.clk.Now().Add(48*time.Hour))
+	return err == nil && slices.ContainsFunc(found, func(open window.Window) bool {
+		return open.Contains(w.clk.Now()) && open.End.Sub(w.clk.Now()) >= reserve
+	})
+}
+
+// run is one process: it ends by itself, or it is killed.
+func (w *world) run() (result Result, alive bool) {
+	w.dead, w.stop = false, make(chan struct{})
+	w.runs++
+	holder := fmt.Sprintf("ada@anubis (%d)", w.runs)
+	lock := &Lock{Client: w.api, Clock: w.clk, Key: LockKey("org-acme", "al9qy"), Holder: holder, Duration: 30 * time.Second, Gone: func(string) bool { return true }}
+	door, err := w.book.Spec.Door(estimate.Estimates{})
+	if err != nil {
+		panic(err)
+	}
+	opts := Options{
+		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun,
+		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
+		Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
+		Retries: w.book.Spec.Failure.Retries, RetryPause: time.Duration(w.book.Spec.Failure.Pause), Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
+	}
+	if door != nil {
+		opts.Door = func(now time.Time, start Start) *Wait {
+			closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node})
+			if err != nil || closed == nil {
+				return nil
+			}
+			return &Wait{closed.Until, closed.Why}
+		}
+	}
+	work := &Work{
+		Adopter: &adopt.Adopter{Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"}, Record: w.record()}, Clock: w.clk,
+		PutOff: func(_ context.Context, id string) error {
+			if w.half == plan.PhaseWorkers+"/"+id {
+				w.half, w.begun[plan.PhaseWorkers+"/"+id] = "", false
+			}
+			return nil
+		},
+	}
+	e := &Engine{
+		Graph: w.graph, Work: work, Journal: &Journal{Client: w.api, Clock: w.clk, Gate: lock.Gate}, Log: &Log{Clock: w.clk, Cluster: "al9qy", By: "ada@anubis", Tool: "test"},
+		Lock: lock, Client: w.api, Clock: w.clk,
+	}
+	defer func() {
+		if problem := recover(); problem != nil {
+			if problem != errKilled { //nolint:errorlint // it is this very one
+				panic(problem)
+			}
+			alive = false
+		}
+	}()
+	result, err = e.Forward(context.Background(), opts)
+	assert.NoError(w.t, err)
+	return result, true
+}
+
+// finish goes through night after night until everything is done, and returns after how many processes it was.
+func (w *world) finish(most int, gap func() time.Duration) {
+	for range most {
+		result, alive := w.run()
+		w.gapless()
+		switch {
+		case alive && result.Outcome == Reached:
+			return
+		case alive && result.Outcome == Paused && !result.NotBefore.IsZero():
+			assert.Empty(w.t, w.half, "a window ended in the middle of a node")
+			assert.False(w.t, result.NotBefore.Before(w.clk.Now()))
+			// Somebody may be early.
+			if early := result.NotBefore.Add(-time.Second); early.After(w.clk.Now()) {
+				w.clk.SetTime(early)
+				again, _ := w.run()
+				assert.Equal(w.t, Paused, again.Outcome, again.Message)
+			}
+			if result.NotBefore.After(w.clk.Now()) {
+				w.clk.SetTime(result.NotBefore)
+			}
+		default:
+			w.clk.Step(gap())
+		}
+	}
+	assert.Fail(w.t, "it never came to an end")
+}
+
+// gapless reads the log that is kept in the cluster: whoever died in between, no number is missing and none is there twice.
+func (w *world) gapless() {
+	w.dead = false
+	events, err := LoadEvents(context.Background(), w.api, "org-acme", "al9qy")
+	assert.NoError(w.t, err) //nolint:testifylint // a rapid.T is no testing.T of require, and the drawing goes on
+	for i := range events {
+		assert.Equal(w.t, i+1, events[i].Seq)
+	}
+}
+
+// ended holds for every way through.
+func (w *world) ended(want []string) {
+	assert.Equal(w.t, want, w.order, "the same steps in the same order")
+	assert.Empty(w.t, w.half)
+	object, err := Read(context.Background(), w.api, "org-acme", "al9qy")
+	assert.NoError(w.t, err) //nolint:testifylint // as above
+	states := map[string]migrationv1alpha1.StepState{}
+	for i := range object.Status.Steps {
+		states[object.Status.Steps[i].ID] = object.Status.Steps[i].State
+	}
+	for _, id := range want {
+		assert.Equal(w.t, migrationv1alpha1.StepDone, states[id], id)
+	}
+	assert.Len(w.t, states, len(want))
+	assert.Equal(w.t, migrationv1alpha1.StateReached, object.Status.State)
+}
+
+// steps are all of a graph in their order.
+func steps(workers ...string) []string {
+	var ids []string
+	for _, p := range Graph(workers...) {
+		for _, s := range p.Steps {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+const everyNight = `
+  windows:
+    timeZone: Europe/Berlin
+    open: [{name: night, cron: "0 22 * * *", duration: 5h}]
+    phases: [fence, translate, adopt, control-plane, workers, finalize]
+  soak: {beforeFinalize: 1d}
+`
+
+// TestAWindowClosesInEveryStep, whatever the step, and the process is killed in it before, in the middle of and after its work.
+func TestAWindowClosesInEveryStep(t *testing.T) {
+	t.Parallel()
+	want := steps("a", "b")
+	all := []fate{killedHalf, succeeds, killed, fails, killedAfter, ctrlC}
+	for i, at := range want {
+		tried := all
+		if testing.Short() {
+			tried = all[i%len(all) : i%len(all)+1]
+		}
+		for _, what := range tried {
+			w := newWorld(t, everyNight, "a", "b")
+			once := false
+			w.takes = func(step string) time.Duration {
+				if step == at {
+					return 6 * time.Hour // longer than any window
+				}
+				return time.Minute
+			}
+			w.fate = func(step string) fate {
+				if step != at || once {
+					return succeeds
+				}
+				once = true
+				return what
+			}
+			w.finish(40, func() time.Duration { return 90 * time.Minute })
+			w.ended(want)
+			require.False(t, t.Failed(), "step %s, fate %d", at, what)
+		}
+	}
+}
+
+// TestManyNights draws windows, reserves, soak times, times of steps, failures, kills and waits.
+func TestManyNights(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		workers := []string{"a", "b", "c", "d"}[:rapid.IntRange(0, 4).Draw(t, "workers")]
+		hours := rapid.IntRange(3, 10).Draw(t, "hours")
+		phases := rapid.SampledFrom([]string{"", "    phases: [fence, translate, adopt, control-plane, workers, finalize]\n", "    phases: [workers]\n"}).Draw(t, "phases")
+		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s}\n",
+			rapid.SampledFrom([]string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe"}).Draw(t, "zone"),
+			rapid.SampledFrom([]string{"0 22 * * *", "0 2 * * SAT,SUN", "30 23 * * MON"}).Draw(t, "cron"), hours,
+			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), phases,
+			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"))
+		w := newWorld(t, spec, workers...)
+		takes := map[string]time.Duration{}
+		w.takes = func(step string) time.Duration {
+			if _, drawn := takes[step]; !drawn {
+				takes[step] = time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes of "+step)) * time.Minute
+			}
+			return takes[step]
+		}
+		trouble := rapid.IntRange(0, 12).Draw(t, "trouble")
+		w.fate = func(step string) fate {
+			if trouble == 0 || rapid.IntRange(0, 5).Draw(t, "is there trouble in "+step) > 0 {
+				return succeeds
+			}
+			trouble--
+			return fate(rapid.IntRange(0, int(fates)-1).Draw(t, "fate of "+step))
+		}
+		w.finish(300, func() time.Duration {
+			return time.Duration(rapid.IntRange(0, 30*60).Draw(t, "minutes until somebody looks")) * time.Minute
+		})
+		// Workers that were put off come later, so their order is the only thing that may differ.
+		order := slices.Clone(w.order)
+		byWorker := plan.ReplacesWorker
+		replaced := slices.DeleteFunc(slices.Clone(order), func(id string) bool { return !byWorker(id) })
+		assert.ElementsMatch(t, slices.DeleteFunc(steps(workers...), func(id string) bool { return !byWorker(id) }), replaced)
+		w.order = slices.DeleteFunc(order, byWorker)
+		rest := slices.DeleteFunc(steps(workers...), byWorker)
+		assert.Equal(t, rest, w.order, "the same steps in the same order")
+		assert.Empty(t, w.half)
+		assert.Len(t, slices.Collect(maps.Keys(w.done)), len(steps(workers...)))
+	})
+}
+
+// TestWithoutWindowsNothingWaits: one process does it all but for the soak time.
+func TestWithoutWindowsNothingWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.finish(1, nil)
+	w.ended(steps("a"))
+	assert.Equal(t, 1, w.runs)
+	assert.Contains(t, strings.Join(w.order, " "), "workers/a workers/settled finalize/calm")
+}
