@@ -114,7 +114,7 @@ func TestARunAsksGatesTellsHooksAndLeavesOutAStep(t *testing.T) {
 	t.Cleanup(server.Close)
 	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "url"), []byte(server.URL+"/annies-own-address\n"), 0o600))
 	heard := filepath.Join(o.dir, "heard.jsonl")
-	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "hear.sh"), []byte("#!/bin/sh\ncat >> "+heard+"\ncat "+filepath.Join(o.dir, "url")+" "+filepath.Join(o.dir, "ca.key")+"\n"), 0o700)) //nolint:gosec // it is a program
+	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "hear.sh"), []byte("#!/bin/sh\ncat >> "+heard+"\ncat "+filepath.Join(o.dir, "url")+" "+filepath.Join(o.dir, "ca.key")+"\n"), 0o700))
 	book := o.book(t, "reacting", -time.Hour, time.Hour, `  failure: {then: hold-and-notify, retries: 1, pause: 0s}
   gates:
     - {name: etcd, before: [adopt], checks: [CHK-ETCD-001]}
