@@ -173,8 +173,10 @@ func Default() Recipe {
 			"sys-kernel-config.mount", "sys-fs-fuse-connections.mount", "systemd-update-utmp.service",
 			"systemd-update-utmp-runlevel.service",
 		},
+		// Without tsc=reliable a kernel takes the TSCs of an emulated machine with several CPUs for unsynchronized, and reads every time from an emulated HPET,
+		// which is a device access each.
 		Cmdline: "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off apparmor=0 selinux=0 audit=0 nowatchdog " +
-			"cryptomgr.notests no_timer_check random.trust_cpu=on rcupdate.rcu_expedited=1",
+			"cryptomgr.notests no_timer_check tsc=reliable random.trust_cpu=on rcupdate.rcu_expedited=1",
 		DiskBytes: 3 << 30,
 		Epoch:     1767225600,
 		DiskUUID:  "6b1f3a54-9c0e-4d8c-8a1b-0c6b766d3132",
