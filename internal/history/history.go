@@ -48,6 +48,8 @@ const (
 	StepSkipped EventType = "step.skipped"
 	// GateWaiting means that a gate of the playbook is shut, and says which and why.
 	GateWaiting EventType = "gate.waiting"
+	// GateApproved means that something begins which people agreed to: by says who, the message when and why.
+	GateApproved EventType = "gate.approved"
 	// HookDone and HookFailed tell how a hook ended, with the end of its output.
 	HookDone EventType = "hook.done"
 	// HookFailed changes nothing about the run.
@@ -61,7 +63,7 @@ func EventTypes() []EventType {
 	return []EventType{
 		RunStarted, RunResumed, RunPaused, RunFinished, RunFailed, RunStopped, PhaseStarted, PhaseDone,
 		StepStarted, StepProgress, StepRetry, StepDone, StepFailed, StepUndone, StepBlocked, StepSkipped,
-		GateWaiting, HookDone, HookFailed, NotifyFailed,
+		GateWaiting, GateApproved, HookDone, HookFailed, NotifyFailed,
 	}
 }
 

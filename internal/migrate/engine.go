@@ -297,27 +297,21 @@ func (e *Engine) forward(ctx context.Context) Result {
 			if over(e.Journal.stateOf(step.ID)) {
 				continue
 			}
-			if result := e.asked(ctx); result != nil {
+			begins, result := e.begins(ctx, phase, step)
+			if result != nil {
 				return *result
 			}
-			skipped, err := e.skip(phase.Name, step)
-			if err != nil {
-				return e.failed(ctx, step, err)
-			}
-			if skipped {
+			if !begins {
 				continue
-			}
-			if result := e.complete(phase, step); result != nil {
-				return *result
-			}
-			if result := e.closed(ctx, phase, step); result != nil {
-				return *result
 			}
 			if done {
 				if err := e.Log.add(history.Event{Type: history.PhaseStarted, Phase: phase.Name, Message: phase.Title}); err != nil {
 					return e.failed(ctx, step, err)
 				}
 				done = false
+			}
+			if err := e.agreed(phase, step); err != nil {
+				return e.failed(ctx, step, err)
 			}
 			if result := e.outcome(ctx, phase.Name, step, e.persist(ctx, phase, step)); result != nil {
 				return *result
@@ -335,6 +329,28 @@ func (e *Engine) forward(ctx context.Context) Result {
 	return Result{Outcome: Reached, Message: "phase " + until + " is done" + e.beyond(until)}
 }
 
+// begins tells whether a step is done now: nobody asked the run to end, people did not have it left out, and nothing that it waits for is closed.
+func (e *Engine) begins(ctx context.Context, phase Phase, step Step) (bool, *Result) {
+	if result := e.asked(ctx); result != nil {
+		return false, result
+	}
+	skipped, err := e.skip(phase.Name, step)
+	if err != nil {
+		result := e.failed(ctx, step, err)
+		return false, &result
+	}
+	if skipped {
+		return false, nil
+	}
+	if result := e.complete(phase, step); result != nil {
+		return false, result
+	}
+	if result := e.closed(ctx, phase, step); result != nil {
+		return false, result
+	}
+	return true, nil
+}
+
 // beyond says which later phases an earlier run began, and both ways on: a run that ends before them must not read as if nothing were open.
 func (e *Engine) beyond(until string) string {
 	var out strings.Builder
@@ -346,14 +362,40 @@ func (e *Engine) beyond(until string) string {
 	return out.String()
 }
 
-// closed tells which approval is missing for the next step. Who agreed to begin a phase or a step agreed to end it.
+// agreement is an approval that something rests on which is about to begin.
+type agreement struct{ gate, before string }
+
+// agreements are those of the phase and of the step, as far as they have not begun: who agreed to begin a phase or a step agreed to end it.
+func (e *Engine) agreements(phase Phase, step Step) []agreement {
+	var out []agreement
+	if phase.Gate != "" && !e.begun(phase) {
+		out = append(out, agreement{phase.Gate, "phase " + phase.Name})
+	}
+	if step.Gate != "" && !e.tried(step) {
+		out = append(out, agreement{step.Gate, "step " + step.ID})
+	}
+	return out
+}
+
+// agreed writes down, before a step begins, who agreed to what it rests on: whoever reads the log afterwards finds it where it counted.
+func (e *Engine) agreed(phase Phase, step Step) error {
+	for _, a := range e.agreements(phase, step) {
+		event := history.Event{Type: history.GateApproved, Phase: phase.Name, Step: step.ID, By: e.opts.By, Message: a.before + " has the approval " + a.gate + ", given with this run"}
+		if on := approvalOf(e.Journal.Object, a.gate, e.Clock.Now()); on != nil {
+			event.By, event.Message = on.By, fmt.Sprintf("%s has the approval %s of %s: %s", a.before, a.gate, on.At.UTC().Format(time.RFC3339), on.Reason)
+		}
+		if err := e.Log.add(event); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closed tells which approval is missing for the next step.
 func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
-	for _, gate := range []struct {
-		name, before string
-		passed       bool
-	}{{phase.Gate, "phase " + phase.Name, e.begun(phase)}, {step.Gate, "step " + step.ID, e.tried(step)}} {
-		if gate.name != "" && !gate.passed && !slices.Contains(e.opts.Approved, gate.name) && !Approved(e.Journal.Object, gate.name, e.Clock.Now()) {
-			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", gate.before, gate.name), Gate: gate.name}
+	for _, a := range e.agreements(phase, step) {
+		if !slices.Contains(e.opts.Approved, a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now()) {
+			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", a.before, a.gate), Gate: a.gate}
 		}
 	}
 	if result := e.enough(phase, step); result != nil {

@@ -3,6 +3,7 @@ package migrate
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -212,4 +213,35 @@ func TestNothingIsCrossedByASecondTry(t *testing.T) {
 	assert.Equal(t, 2, tries)
 	assert.Contains(t, result.Message, "the controllers did not answer in time; it is not tried again now: ")
 	assert.False(t, w.done[stepLeave])
+}
+
+// TestWhoAgreedIsInTheLog has one gate opened by a record and the others by the run itself; each is logged once, where it counted.
+func TestWhoAgreedIsInTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "adopt/lock" && w.runs == 1 {
+			return fails
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome)
+	require.Empty(t, w.events(t, history.GateApproved), "nothing began that needs an approval")
+	approval := migrationv1alpha1.Approval{Gate: GateNoReturn, By: "grace@bastet", Reason: "CHG-4711", At: metav1.NewTime(w.clk.Now())}
+	require.NoError(t, Approve(t.Context(), w.api, w.status(t), approval))
+	result, _ = w.run()
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	approved := w.events(t, history.GateApproved)
+	require.Len(t, approved, len(Gates()))
+	assert.Contains(t, approved[0], "phase control-plane has the approval control-plane, given with this run")
+	assert.Contains(t, approved[1], "has the approval point-of-no-return of ")
+	assert.Contains(t, approved[1], ": CHG-4711")
+	events, err := LoadEvents(t.Context(), w.api, "org-acme", "al9qy")
+	require.NoError(t, err)
+	for _, e := range events {
+		if e.Type == history.GateApproved && strings.Contains(e.Message, GateNoReturn) {
+			assert.Equal(t, "grace@bastet", e.By)
+		}
+	}
 }

@@ -168,9 +168,21 @@ var ErrOldDefinition = errors.New("the management cluster's definition of Cluste
 
 // Approved tells that an agreement to a gate is on record, and holds.
 func Approved(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) bool {
-	return object != nil && slices.ContainsFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool {
+	return approvalOf(object, gate, now) != nil
+}
+
+// approvalOf is the agreement to a gate that is on record and holds; nil when there is none.
+func approvalOf(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) *migrationv1alpha1.Approval {
+	if object == nil {
+		return nil
+	}
+	i := slices.IndexFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool {
 		return a.Gate == gate && (a.Until == nil || now.Before(a.Until.Time))
 	})
+	if i < 0 {
+		return nil
+	}
+	return &object.Spec.Approvals[i]
 }
 
 // Report makes the document of a run that has ended.

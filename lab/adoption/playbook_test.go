@@ -71,6 +71,17 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	code, _, said = until(second, "--playbook", second.book(t, "second", -time.Hour, time.Hour, "  workers: {surge: 2}\n"))
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertRolled(1)
+	events, err := migrate.LoadEvents(t.Context(), reader(t), x.o.c.Namespace, x.o.c.ID)
+	require.NoError(t, err)
+	agreed := 0
+	for _, e := range events {
+		if e.Type == history.GateApproved {
+			agreed++
+			assert.Contains(t, e.By, "margaret")
+			assert.Contains(t, e.Message, ": CHG-4711")
+		}
+	}
+	assert.Equal(t, 2, agreed, "who agreed is in the log where it counted")
 }
 
 // TestAWrongClockOpensNoWindow has a machine whose clock is an hour off.
