@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,8 +64,8 @@ type world struct {
 	api   client.Client
 	book  *playbook.Effective
 	graph []Phase
-	// dead tells that the process of the run was killed: nothing it asks for happens any more.
-	dead bool
+	// dead tells that the process of the run was killed: nothing it asks for happens any more. The lock is renewed beside the steps, and asks, too.
+	dead atomic.Bool
 	// done are the steps whose effect is there, half those in the middle of it.
 	done map[string]bool
 	half string
@@ -100,19 +101,19 @@ func newWorld(t assert.TestingT, spec string, workers ...string) *world {
 		WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy" + recordSuffix}, Data: map[string][]byte{recordKey: packed}}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-				if w.dead {
+				if w.dead.Load() {
 					return errKilled
 				}
 				return c.Get(ctx, key, o, opts...)
 			},
 			Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-				if w.dead {
+				if w.dead.Load() {
 					return errKilled
 				}
 				return c.Update(ctx, o, opts...)
 			},
 			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-				if w.dead {
+				if w.dead.Load() {
 					return errKilled
 				}
 				return c.SubResource(sub).Update(ctx, o, opts...)
@@ -169,7 +170,7 @@ func (w *world) act(phase Phase, s Step) error {
 		w.begun[thing] = true
 	}
 	if fate == killed {
-		w.dead = true
+		w.dead.Store(true)
 		panic(errKilled)
 	}
 	w.clk.Step(w.takes(s.ID) / 2)
@@ -184,7 +185,7 @@ func (w *world) act(phase Phase, s Step) error {
 	}
 	switch fate { //nolint:exhaustive // the others are before and behind
 	case killedHalf:
-		w.dead = true
+		w.dead.Store(true)
 		panic(errKilled)
 	case fails:
 		return errors.New("the controllers did not answer in time")
@@ -197,7 +198,7 @@ func (w *world) act(phase Phase, s Step) error {
 	}
 	w.done[s.ID], w.half = true, ""
 	if fate == killedAfter {
-		w.dead = true
+		w.dead.Store(true)
 		panic(errKilled)
 	}
 	return nil
@@ -225,7 +226,8 @@ func (w *world) open(reserve time.Duration) bool {
 
 // run is one process: it ends by itself, or it is killed.
 func (w *world) run() (result Result, alive bool) {
-	w.dead, w.stop = false, make(chan struct{})
+	w.stop = make(chan struct{})
+	w.dead.Store(false)
 	w.runs++
 	holder := fmt.Sprintf("ada@anubis (%d)", w.runs)
 	lock := &Lock{Client: w.api, Clock: w.clk, Key: LockKey("org-acme", "al9qy"), Holder: holder, Duration: 30 * time.Second, Gone: func(string) bool { return true }}
@@ -303,7 +305,7 @@ func (w *world) finish(most int, gap func() time.Duration) {
 
 // gapless reads the log that is kept in the cluster: whoever died in between, no number is missing and none is there twice.
 func (w *world) gapless() {
-	w.dead = false
+	w.dead.Store(false)
 	events, err := LoadEvents(context.Background(), w.api, "org-acme", "al9qy")
 	assert.NoError(w.t, err) //nolint:testifylint // a rapid.T is no testing.T of require, and the drawing goes on
 	for i := range events {
