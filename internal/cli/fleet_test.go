@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +16,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 const shippedFleet = "../../playbooks/fleets/in-waves.yaml"
@@ -110,6 +114,44 @@ func TestTheShippedFleetIsPlanned(t *testing.T) {
 	again := run(t, "show", saved)
 	require.Equal(t, CodeOK, again.code, again.stderr)
 	assert.Equal(t, got.stdout, again.stdout)
+}
+
+// TestAFleetIsPlannedByWhatRunsTook has estimates for the steps of adopting and of workers, and none for the control plane.
+func TestAFleetIsPlannedByWhatRunsTook(t *testing.T) {
+	t.Parallel()
+	learnt := estimate.Document{APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindEstimates, Clusters: 1, Runs: 1}
+	for _, kind := range estimate.Kinds() {
+		if !strings.HasPrefix(kind, plan.PhaseControlPlane) {
+			learnt.Steps = append(learnt.Steps, estimate.Step{Step: kind, P50: "2m0s", P90: "3m0s", Samples: 4})
+		}
+	}
+	data, err := json.Marshal(learnt)
+	require.NoError(t, err)
+	file := fleetOf(t, "  playbooks: [book.yaml]\n  assume: {controlPlane: 77m}\n  waves:\n    - {name: adopt, clusters: {names: [al9qy]}, until: adopt}\n"+
+		"    - {name: control planes, clusters: {names: [al9qy]}, until: control-plane}\n    - {name: workers, clusters: {names: [al9qy]}, until: workers}\n")
+	beside := func(name, text string) { require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600)) }
+	beside("estimates.json", string(data))
+	beside("book.yaml", "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {estimates: estimates.json}\n")
+	got := run(t, "fleet", "plan", "-f", file, "--from", copyInputs(t, "al9qy"), "-o", "json")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	var p fleet.Plan
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &p))
+	steps := func(phases ...string) (n int) {
+		for _, kind := range estimate.Kinds() {
+			if phase, _, _ := strings.Cut(kind, "/"); slices.Contains(phases, phase) {
+				n++
+			}
+		}
+		return n
+	}
+	adopted, replaced, rolled := p.Waves[0].Clusters[0], p.Waves[1].Clusters[0], p.Waves[2].Clusters[0]
+	assert.True(t, adopted.Measured)
+	assert.Equal(t, (time.Duration(steps(plan.PhaseFence, plan.PhaseTranslate, plan.PhaseAdopt)) * 2 * time.Minute).String(), adopted.Takes)
+	assert.False(t, replaced.Measured)
+	assert.Equal(t, "1h17m0s", replaced.Takes, "what was not measured is assumed")
+	assert.True(t, rolled.Measured)
+	assert.Equal(t, (time.Duration(rolled.Workers+1) * 2 * time.Minute).String(), rolled.Takes, "every worker, and the look behind the last one")
+	assert.True(t, p.Assumed)
 }
 
 // TestTheStatusOfAFleetIsOneListOfMigrations and writes nothing.

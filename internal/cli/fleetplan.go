@@ -11,7 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -100,12 +103,17 @@ func (s *session) planMembers(ctx context.Context, o fleetPlanOptions, f *fleetF
 	}
 	examiners := map[string]*examiner{}
 	type member struct {
-		id string
-		by *examiner
+		id        string
+		by        *examiner
+		estimates estimate.Estimates
 	}
 	var members []member
 	for at := range in.Roster.Groups {
 		group := &in.Roster.Groups[at]
+		estimates, err := estimatesOf(f.books[at], "")
+		if err != nil {
+			return err
+		}
 		for _, m := range group.Members {
 			if _, planned := in.Clusters[m.ID]; planned || reaches(in.Known[m.ID], group.Until) {
 				continue
@@ -119,7 +127,7 @@ func (s *session) planMembers(ctx context.Context, o fleetPlanOptions, f *fleetF
 				}
 			}
 			in.Clusters[m.ID] = fleet.PlannedCluster{}
-			members = append(members, member{m.ID, examiners[key]})
+			members = append(members, member{m.ID, examiners[key], estimates})
 		}
 	}
 	counter := newProgress(s.app.Err, "clusters planned", len(members), s.watched(), s.global.quiet, s.app.Clock.Now)
@@ -130,10 +138,15 @@ func (s *session) planMembers(ctx context.Context, o fleetPlanOptions, f *fleetF
 	}
 	inOrder(ctx, len(members), runtime.GOMAXPROCS(0), func(i int) (summary, error) {
 		defer counter.step()
-		document, _, err := members[i].by.plan(ctx, members[i].id, nil)
+		document, found, err := members[i].by.plan(ctx, members[i].id, nil)
 		if err != nil {
 			return summary{}, err
 		}
+		workers, err := migrate.Workers(found.cluster)
+		if err != nil {
+			return summary{}, err
+		}
+		nights.Phases(document.Phases, workers, members[i].estimates)
 		return summary{plannedOf(document, in.Known[members[i].id]), shapeOf(document)}, nil
 	}, func(i int, made summary, err error) {
 		if err != nil {
@@ -186,11 +199,11 @@ func standingState(standing fleet.Standing) (fleet.State, bool) {
 	return "", false
 }
 
-// shapeOf is what a forecast needs of a cluster.
+// shapeOf is what a forecast needs of a cluster. A phase counts as measured when every step of it was: what nobody measured, the fleet assumes.
 func shapeOf(p *plan.Plan) fleet.Shape {
 	shape := fleet.Shape{Workers: p.Cluster.Workers, Takes: map[string]time.Duration{}}
 	for _, phase := range p.Phases {
-		if phase.Estimate == nil {
+		if phase.Estimate == nil || phase.Estimate.Runs == 0 {
 			continue
 		}
 		took, err := time.ParseDuration(phase.Estimate.P50)
