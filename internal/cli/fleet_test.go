@@ -129,7 +129,9 @@ func TestAFleetIsPlannedByWhatRunsTook(t *testing.T) {
 	require.NoError(t, err)
 	file := fleetOf(t, "  playbooks: [book.yaml]\n  assume: {controlPlane: 77m}\n  waves:\n    - {name: adopt, clusters: {names: [al9qy]}, until: adopt}\n"+
 		"    - {name: control planes, clusters: {names: [al9qy]}, until: control-plane}\n    - {name: workers, clusters: {names: [al9qy]}, until: workers}\n")
-	beside := func(name, text string) { require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600)) }
+	beside := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600))
+	}
 	beside("estimates.json", string(data))
 	beside("book.yaml", "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {estimates: estimates.json}\n")
 	got := run(t, "fleet", "plan", "-f", file, "--from", copyInputs(t, "al9qy"), "-o", "json")
