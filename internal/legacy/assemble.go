@@ -26,6 +26,8 @@ import (
 type input struct {
 	id   string
 	opts Options
+	// documents are the source's.
+	documents *documents
 	// brief leaves out what an inventory does not need.
 	brief bool
 	// objects are the objects of the management cluster that may belong to the cluster.
@@ -565,7 +567,7 @@ func (a *assembler) ignitions() {
 		report := func(id, path, message string) {
 			found[i] = append(found[i], problem(id, n.ConfigMap.Ref.String(), path, "boot data of %s %s: %s", n.Role, n.ID, message))
 		}
-		ignition, err := decodeUserData(n.ConfigMap.Object.Data["user_data"], a.opts.MaxIgnitionBytes, report)
+		ignition, err := decodeUserData(n.ConfigMap.Object.Data["user_data"], a.opts.MaxIgnitionBytes, a.documents, report)
 		switch {
 		case errors.Is(err, errTooMuch):
 			report(ProblemIgnitionTooLarge, "data.user_data", fmt.Sprintf("decodes to more than the limit of %d MiB", a.opts.MaxIgnitionBytes/mebibyte))

@@ -29,12 +29,12 @@ func DecodeIgnition(userData string, limit int64) (ignition *Ignition, complaint
 	if limit <= 0 {
 		limit = Options{}.withDefaults().MaxIgnitionBytes
 	}
-	ignition, err = decodeUserData(userData, limit, func(_, path, message string) { complaints = append(complaints, path+": "+message) })
+	ignition, err = decodeUserData(userData, limit, nil, func(_, path, message string) { complaints = append(complaints, path+": "+message) })
 	return ignition, complaints, err
 }
 
 // decodeUserData unpacks and decodes. Problems inside the document are reported; an error means that there is no document.
-func decodeUserData(userData string, limit int64, report func(id, path, message string)) (*Ignition, error) {
+func decodeUserData(userData string, limit int64, docs *documents, report func(id, path, message string)) (*Ignition, error) {
 	text, err := unpackUserData(userData, limit)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func decodeUserData(userData string, limit int64, report func(id, path, message 
 	if !strings.HasPrefix(config.Ignition.Version, "2.") {
 		report(ProblemIgnitionVersion, "data.user_data.ignition.version", fmt.Sprintf("version %q is not 2.x", config.Ignition.Version))
 	}
-	return ignitionOf(config, raw, limit, report), nil
+	return ignitionOf(config, raw, limit, docs, report), nil
 }
 
 // unpackUserData undoes base64 and gzip.
@@ -104,9 +104,9 @@ func gunzip(data []byte, limit int64) ([]byte, error) {
 
 // ignitionOf takes over what a node's boot data holds: files, directories, units and users. It ends early when the files together
 // are larger than the limit.
-func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, report func(id, path, message string)) *Ignition {
+func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, docs *documents, report func(id, path, message string)) *Ignition {
 	out := &Ignition{Version: config.Ignition.Version, Raw: raw}
-	if !out.addFiles(config.Storage.Files, limit, report) {
+	if !out.addFiles(config.Storage.Files, limit, docs, report) {
 		return out
 	}
 	for i := range config.Storage.Directories {
@@ -119,7 +119,7 @@ func ignitionOf(config ignitiontypes.Config, raw map[string]any, limit int64, re
 }
 
 // addFiles decodes the files; false when they are larger than the limit.
-func (out *Ignition) addFiles(files []ignitiontypes.File, limit int64, report func(id, path, message string)) bool {
+func (out *Ignition) addFiles(files []ignitiontypes.File, limit int64, docs *documents, report func(id, path, message string)) bool {
 	left := limit
 	for i := range files {
 		if i == maxIgnitionFiles {
@@ -151,6 +151,9 @@ func (out *Ignition) addFiles(files []ignitiontypes.File, limit int64, report fu
 				return false
 			}
 			file.Content = content
+			if isDocument(file.Path) {
+				file.Document = docs.read(content)
+			}
 		}
 		file.Secret = isSecretFile(file.Path, file.Content)
 		out.Files = append(out.Files, file)

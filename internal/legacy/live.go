@@ -33,6 +33,8 @@ type live struct {
 	describe string
 	opts     Options
 	slots    chan struct{}
+	// documents are shared by all clusters.
+	documents *documents
 
 	mu     sync.Mutex
 	shared map[listKey]*listing
@@ -63,7 +65,8 @@ type listed struct {
 // watch everything that is listed. Kinds all clusters share are listed once for the life of the source (see Options.Unshared).
 func NewLive(reader client.Reader, describe string, opts Options) Source {
 	return &live{
-		reader: reader, describe: describe, opts: opts.withDefaults(), slots: make(chan struct{}, maxListsAtOnce),
+		documents: newDocuments(),
+		reader:    reader, describe: describe, opts: opts.withDefaults(), slots: make(chan struct{}, maxListsAtOnce),
 		shared: map[listKey]*listing{}, served: map[string]schema.GroupVersion{},
 	}
 }
@@ -118,7 +121,7 @@ func (l *live) picture(ctx context.Context, id string, brief bool) (*Cluster, er
 	if !slices.Contains(ids, id) {
 		return nil, ErrNotFound
 	}
-	in := input{id: id, brief: brief, opts: l.opts}
+	in := input{id: id, brief: brief, opts: l.opts, documents: l.documents}
 	if err := l.collect(ctx, &in, l.clusterLists(id, brief)); err != nil {
 		return nil, err
 	}

@@ -188,6 +188,9 @@ type IgnitionFile struct {
 	// User and Group are names; empty when the document has none.
 	User, Group string
 	Content     []byte
+	// Document is the content of a configuration file that is a document (the files named File… here); nil for all others and where it is neither
+	// JSON nor YAML, or no map. Files with the same content share it: it is read only.
+	Document map[string]any
 	// NoSource tells that the document gives no contents at all (seen for /boot/coreos/first_boot).
 	NoSource bool
 	// Source is the URL of contents that are fetched at boot; empty for contents in the document.

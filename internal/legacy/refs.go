@@ -28,12 +28,3 @@ func (c *Cluster) Refs() []Ref {
 
 // LooksSecret tells whether a text holds key material or credentials by its form, wherever it stands.
 func LooksSecret(content []byte) bool { return holdsSecret(content) }
-
-// DecodeYAML decodes one document with the rules of sigs.k8s.io/yaml, without its detour over JSON text. Translation takes the
-// configuration files of nodes apart with it.
-func DecodeYAML(content []byte) (any, error) {
-	return decodeYAML(yamlDocument{text: content, line: 1}, int64(len(content))*decodeGrowth, func(int, string) {})
-}
-
-// decodeGrowth bounds what aliases may make of a document, as a multiple of its length.
-const decodeGrowth = 64

@@ -53,6 +53,8 @@ type snapshot struct {
 	opts    Options
 	catalog catalog
 	store   *store
+	// documents are shared by all clusters.
+	documents *documents
 
 	entries []entry
 	// mine and inside hold the entries of each cluster, in the order of entries.
@@ -80,7 +82,8 @@ func Open(ctx context.Context, name string, opts Options) (Source, error) {
 		return nil, err
 	}
 	s := &snapshot{
-		name: filepath.Base(filepath.Clean(name)), opts: opts, catalog: newCatalog(), store: files, problems: problems,
+		documents: newDocuments(),
+		name:      filepath.Base(filepath.Clean(name)), opts: opts, catalog: newCatalog(), store: files, problems: problems,
 		mine: map[string][]int{}, inside: map[string][]int{}, clusterProblems: map[string][]finding.Finding{},
 	}
 	if err := s.index(ctx); err != nil {
@@ -493,7 +496,7 @@ func (s *snapshot) loadCluster(ctx context.Context, id string, brief bool) (*Clu
 	if err != nil {
 		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
 	}
-	in := input{id: id, brief: brief, opts: s.opts, problems: append(problems, s.clusterProblems[id]...), redacted: s.isRedacted(id)}
+	in := input{id: id, brief: brief, opts: s.opts, documents: s.documents, problems: append(problems, s.clusterProblems[id]...), redacted: s.isRedacted(id)}
 	in.service = s.serviceRecord(ctx, id)
 	inside := map[string]bool{}
 	for _, i := range s.inside[id] {

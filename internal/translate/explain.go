@@ -41,7 +41,7 @@ func ExplainField(field string) (docs []FieldDoc, ok bool) {
 		r, found := rows.exact[path]
 		if !found {
 			n := slices.IndexFunc(rows.wild, func(r *row) bool {
-				return r.path == path || (qualified || strings.ContainsAny(strings.TrimSuffix(r.parts[0], "."), ".[")) && matches(r.parts, path)
+				return r.path == path || (qualified || strings.ContainsAny(strings.TrimSuffix(string(r.parts[0]), "."), ".[")) && matches(r.parts, []byte(path))
 			})
 			if n < 0 {
 				continue

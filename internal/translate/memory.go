@@ -14,7 +14,7 @@ type memory struct {
 	origins []Origin
 	leaves  []leaf
 	lists   []*leaf
-	// names are texts that come up again and again, such as the targets of labels that every object carries.
+	// names are texts that come up again and again, such as the targets of labels that every object carries; made with the first.
 	names map[string]string
 	// scratch is where names are put together before it is known whether they are needed.
 	scratch []byte
@@ -28,8 +28,6 @@ const (
 	originChunk = 128
 	leafChunk   = 192
 )
-
-func newMemory() *memory { return &memory{names: make(map[string]string, 512)} }
 
 // room makes sure that a text of the given length fits. What was handed out before stays where it is.
 func (m *memory) room(length int) {
@@ -65,6 +63,9 @@ func (m *memory) keep(text []byte) string {
 func (m *memory) name(text []byte) string {
 	if known, ok := m.names[string(text)]; ok {
 		return known
+	}
+	if m.names == nil {
+		m.names = make(map[string]string, 512)
 	}
 	made := m.keep(text)
 	m.names[made] = made
@@ -128,18 +129,6 @@ func (m *memory) from(rule string, leaves ...*leaf) origin {
 func (m *memory) target(kind, path string) string {
 	m.scratch = append(append(m.scratch[:0], kind...), ' ')
 	m.scratch = appendPattern(m.scratch, path)
-	return m.name(m.scratch)
-}
-
-// pattern returns the path as table rows write it.
-func (m *memory) pattern(path string) string {
-	if strings.IndexByte(path, '[') < 0 {
-		return path
-	}
-	m.scratch = appendPattern(m.scratch[:0], path)
-	if len(m.scratch) == len(path) {
-		return path // only digits are left out
-	}
 	return m.name(m.scratch)
 }
 

@@ -174,12 +174,19 @@ func (p part) equal(other part) bool {
 	return reflect.DeepEqual(p.raw, other.raw)
 }
 
+// partReader takes parts apart.
+type partReader struct {
+	memory *memory
+	// single holds the settings of a part that is one setting.
+	single [1]setting
+}
+
 // settingsOf takes a part apart. Files whose content is configuration are read setting by setting, so that a single new flag is
 // seen; all others are one setting.
-func (r *reader) settingsOf(p part) []setting {
+func (r *partReader) settingsOf(p part) []setting {
 	switch {
 	case p.file != nil:
-		if settings := r.files.read(p.file); settings != nil {
+		if settings := r.file(p.file); settings != nil {
 			return settings
 		}
 		return r.one(p.name, string(p.file.Content), p.file.Secret)
@@ -214,7 +221,7 @@ func (r *reader) settingsOf(p part) []setting {
 }
 
 // one is the settings of a part that is not taken apart. They are valid until the next call.
-func (r *reader) one(path string, value any, secret bool) []setting {
+func (r *partReader) one(path string, value any, secret bool) []setting {
 	r.single[0] = setting{path, value, secret}
 	return r.single[:]
 }

@@ -1,7 +1,9 @@
 package translate
 
 import (
+	"bytes"
 	"strings"
+	"sync"
 )
 
 // row says what becomes of one legacy field. fields.go lists them all.
@@ -12,7 +14,7 @@ type row struct {
 	// rule names the rule that carries the value, for mapped and derived fields.
 	rule string
 	// parts are the texts between the stars of a path with stars.
-	parts []string
+	parts [][]byte
 	// why is the reason for dropping, or what there is to decide.
 	why string
 	// unneeded is the reason for dropping a derived field that the rule did not look at.
@@ -52,7 +54,7 @@ func newTable() *table {
 			r := &fields.rows[i]
 			r.source = fields.source
 			if strings.Contains(r.path, "*") {
-				r.parts = strings.Split(r.path, "*")
+				r.parts = bytes.Split([]byte(r.path), []byte("*"))
 				g.wild = append(g.wild, r)
 				continue
 			}
@@ -64,8 +66,30 @@ func newTable() *table {
 
 // find returns the row for a field of a source such as Secret/worker or Ignition/worker-k3m9a, for who asks about single fields.
 func (t *table) find(source, path string) (*row, bool) { //nolint:unparam // account goes over one source after the other and takes the longer way.
-	r := t.of(source).find(pattern(path))
+	r := t.of(source).find([]byte(pattern(path)))
 	return r, r != nil
+}
+
+// beside looks for the rows of leaves while objects are made from them, and returns what waits for the list: nil where a leaf has none.
+func (t *table) beside(leaves []*leaf) func() []*row {
+	found := make([]*row, len(leaves))
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		var pattern []byte
+		var last *section
+		var rows rows
+		for i, l := range leaves {
+			if l.section != last {
+				last, rows = l.section, t.of(l.source)
+			}
+			pattern = appendPattern(pattern[:0], l.path)
+			found[i] = rows.find(pattern)
+		}
+	})
+	return func() []*row {
+		looks.Wait()
+		return found
+	}
 }
 
 // rows are what the table has for one source: rows for the part go before rows for the kind; of an Ignition, the part is the role.
@@ -84,12 +108,12 @@ func (t *table) of(source string) rows {
 }
 
 // find returns the row for a path with [] for list positions, nil if there is none.
-func (r rows) find(pattern string) *row {
+func (r rows) find(pattern []byte) *row {
 	for _, g := range r {
 		if g == nil {
 			continue
 		}
-		if exact := g.exact[pattern]; exact != nil {
+		if exact := g.exact[string(pattern)]; exact != nil {
 			return exact
 		}
 	}
@@ -107,17 +131,17 @@ func (r rows) find(pattern string) *row {
 }
 
 // matches tells whether a pattern with * covers a path. A star stands for any text, also an empty one.
-func matches(parts []string, path string) bool {
-	if !strings.HasPrefix(path, parts[0]) {
+func matches(parts [][]byte, path []byte) bool {
+	if !bytes.HasPrefix(path, parts[0]) {
 		return false
 	}
 	path = path[len(parts[0]):]
 	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(path, part)
+		i := bytes.Index(path, part)
 		if i < 0 {
 			return false
 		}
 		path = path[i+len(part):]
 	}
-	return strings.HasSuffix(path, parts[len(parts)-1])
+	return bytes.HasSuffix(path, parts[len(parts)-1])
 }

@@ -2,11 +2,8 @@ package translate
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/json"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -18,40 +15,61 @@ type setting struct {
 	secret bool
 }
 
-// ignition adds the settings of all Ignition documents. A setting that all nodes of a role share is one field; one that differs
-// is a field per node, because each value then needs a home of its own. Parts are compared before they are taken apart: the nodes
-// of a role differ in two or three files only.
-func (r *reader) ignition(cluster *legacy.Cluster) {
-	for _, role := range []legacy.Role{legacy.Master, legacy.Worker} {
-		documents := r.memory.documents(cluster, role)
-		if len(documents) > 0 {
-			r.role(role, documents)
-		}
-	}
+// boots is the boot data of a role's nodes, taken apart.
+type boots struct {
+	role      legacy.Role
+	documents []document
+	// shared are the settings of the parts of the first document that all nodes have; nil at the places of all others.
+	shared [][]setting
 }
 
-func (r *reader) role(role legacy.Role, documents []document) {
-	into := r.section(sourceIgnition+"/"+string(role), "Ignition of "+string(role)+"s")
-	for place, p := range documents[0].parts {
+// boots takes the boot data of a role's nodes apart. Parts are compared before they are read: the nodes of a role differ in two or three files only.
+func (r *partReader) boots(cluster *legacy.Cluster, role legacy.Role) boots {
+	b := boots{role: role, documents: r.memory.documents(cluster, role)}
+	if len(b.documents) == 0 {
+		return b
+	}
+	first := &b.documents[0]
+	b.shared = make([][]setting, len(first.parts))
+	all := make([]setting, 0, 4*len(first.parts))
+	for place, p := range first.parts {
+		if first.byName[p.name] == place && inAll(b.documents, p) {
+			start := len(all)
+			all = append(all, r.settingsOf(p)...)
+			b.shared[place] = all[start:len(all):len(all)]
+		}
+	}
+	return b
+}
+
+// ignition adds the settings of the Ignition documents of a role. A setting that all nodes of a role share is one field; one that differs
+// is a field per node, because each value then needs a home of its own.
+func (r *reader) ignition(b *boots) {
+	if len(b.documents) == 0 {
+		return
+	}
+	into := r.section(sourceIgnition+"/"+string(b.role), "Ignition of "+string(b.role)+"s")
+	first := &b.documents[0]
+	for place, p := range first.parts {
 		switch {
-		case documents[0].byName[p.name] != place: // named twice: the first counts
-		case inAll(documents, p):
-			for _, s := range r.settingsOf(p) {
+		case first.byName[p.name] != place: // named twice: the first counts
+		case b.shared[place] != nil:
+			for _, s := range b.shared[place] {
 				r.add(into, s.value, s.secret, s.path)
 			}
 		default:
-			r.differing(into, documents, p.name)
+			r.differing(into, b.documents, p.name)
 		}
 	}
 	done := map[string]bool{}
-	for i := range documents[1:] {
-		if !documents[i+1].own {
+	for i := range b.documents[1:] {
+		if !b.documents[i+1].own {
 			continue
 		}
-		for _, p := range documents[i+1].parts {
-			if _, first := documents[0].byName[p.name]; !first && !done[p.name] {
+		for _, p := range b.documents[i+1].parts {
+			if _, first := first.byName[p.name]; !first && !done[p.name] {
 				done[p.name] = true
-				r.differing(into, documents, p.name)
+				r.differing(into, b.documents, p.name)
 			}
 		}
 	}
@@ -85,7 +103,7 @@ func (r *reader) differing(into *section, documents []document, name string) {
 		if !ok {
 			continue
 		}
-		for _, s := range r.settingsOf(p) {
+		for _, s := range r.parts.settingsOf(p) {
 			settings[i][s.path] = s
 			if !seen[s.path] {
 				seen[s.path] = true
@@ -138,14 +156,14 @@ func unitText(unit *legacy.IgnitionUnit) string {
 
 // Files that are read setting by setting.
 const (
-	fileAPIServer         = "/etc/kubernetes/manifests/k8s-api-server.yaml"
-	fileControllerManager = "/etc/kubernetes/manifests/k8s-controller-manager.yaml"
-	fileScheduler         = "/etc/kubernetes/manifests/k8s-scheduler.yaml"
-	fileKubelet           = "/etc/kubernetes/config/kubelet.yaml.tmpl"
-	fileProxy             = "/etc/kubernetes/config/proxy-config.yml"
-	fileDockerDaemon      = "/etc/docker/daemon.json"
-	fileDockerAuth        = "/root/.docker/config.json"
-	fileEncryption        = "/etc/kubernetes/encryption/k8s-encryption-config.yaml"
+	fileAPIServer         = legacy.FileAPIServer
+	fileControllerManager = legacy.FileControllerManager
+	fileScheduler         = legacy.FileScheduler
+	fileKubelet           = legacy.FileKubelet
+	fileProxy             = legacy.FileProxy
+	fileDockerDaemon      = legacy.FileDockerDaemon
+	fileDockerAuth        = legacy.FileDockerAuth
+	fileEncryption        = legacy.FileEncryption
 	fileAuditPolicy       = "/etc/kubernetes/policies/audit-policy.yaml"
 	fileInitiator         = "/etc/iscsi/initiatorname.iscsi"
 	fileISCSI             = "/etc/iscsi/iscsid.conf"
@@ -161,92 +179,30 @@ const (
 	unitDocker  = "docker.service"
 )
 
-// fileMemory remembers configuration files that were taken apart: the nodes of a fleet are booted with a few dozen different ones,
-// and parsing them is the most expensive part of a translation.
-type fileMemory struct {
-	mu   sync.RWMutex
-	seen map[fileID][]setting
-}
-
-// fileID tells files apart by path and content.
-type fileID struct {
-	path    string
-	content [sha256.Size]byte
-}
-
-// maxRemembered bounds the memory of a fleet in which every file differs.
-const maxRemembered = 4096
-
-// read returns the settings of a file with their whole paths, which nobody may change; nil when the file is one setting.
-func (m *fileMemory) read(file *legacy.IgnitionFile) []setting {
-	if !isConfiguration(file.Path) {
+// file takes configuration files apart; nil means the file is one setting. A file that does not parse is one setting too:
+// its row then sees a text it does not understand and asks for a decision.
+func (r *partReader) file(file *legacy.IgnitionFile) []setting {
+	if file.Document == nil {
 		return nil
 	}
-	id := fileID{path: file.Path, content: sha256.Sum256(file.Content)}
-	m.mu.RLock()
-	settings, known := m.seen[id]
-	m.mu.RUnlock()
-	if known {
-		return settings
-	}
-	settings = readFile(file)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.seen) < maxRemembered {
-		m.seen[id] = settings
-	}
-	return settings
-}
-
-// isConfiguration tells whether a file is read setting by setting.
-func isConfiguration(path string) bool {
-	switch path {
-	case fileAPIServer, fileControllerManager, fileScheduler, fileKubelet, fileProxy, fileDockerDaemon, fileDockerAuth, fileEncryption:
-		return true
-	}
-	return false
-}
-
-// readFile takes configuration files apart; nil means the file is one setting. A file that does not parse is one setting too:
-// its row then sees a text it does not understand and asks for a decision.
-func readFile(file *legacy.IgnitionFile) []setting {
-	prefix := "file:" + file.Path + "#"
 	switch file.Path {
 	case fileAPIServer, fileControllerManager, fileScheduler:
-		return readManifest(prefix, file.Content)
+		return r.manifest(file)
 	case fileKubelet, fileProxy, fileDockerDaemon, fileDockerAuth, fileEncryption:
-		document := decode(file.Content)
-		if document == nil {
-			return nil
-		}
-		var out []setting
-		walk("", document, func(p string, v any) {
-			secret := file.Path == fileDockerAuth && strings.HasSuffix(p, "auth") || file.Path == fileEncryption && strings.HasSuffix(p, ".secret")
-			out = append(out, setting{prefix + p, v, secret})
+		out := make([]setting, 0, 64)
+		r.memory.walker.walk("", file.Document, func(p []byte, v any) {
+			secret := file.Path == fileDockerAuth && bytes.HasSuffix(p, []byte("auth")) || file.Path == fileEncryption && bytes.HasSuffix(p, []byte(".secret"))
+			out = append(out, setting{r.memory.keep(slices.Concat([]byte("file:"), []byte(file.Path), []byte("#"), p)), v, secret})
 		})
 		return out
 	}
 	return nil
 }
 
-// decode reads a document as JSON where it is JSON, which is an order of magnitude faster, and as YAML otherwise. Nil means that it
-// is neither, or no map.
-func decode(content []byte) map[string]any {
-	var document map[string]any
-	if trimmed := bytes.TrimSpace(content); len(trimmed) > 0 && trimmed[0] == '{' && json.Unmarshal(trimmed, &document) == nil {
-		return document
-	}
-	value, err := legacy.DecodeYAML(content)
-	if err != nil {
-		return nil
-	}
-	document, _ = value.(map[string]any)
-	return document
-}
-
-// readManifest reads image, flags and resources of a static pod with one container; the rest of the pod is one setting.
-func readManifest(prefix string, content []byte) []setting {
-	pod := decode(content)
+// manifest reads image, flags and resources of a static pod with one container; the rest of the pod is one setting.
+func (r *partReader) manifest(file *legacy.IgnitionFile) []setting {
+	pod := file.Document
+	prefix := r.memory.join("file:", file.Path, "#")
 	spec, _ := pod["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
 	if pod["kind"] != "Pod" || len(containers) != 1 {
@@ -254,7 +210,7 @@ func readManifest(prefix string, content []byte) []setting {
 	}
 	container, _ := containers[0].(map[string]any)
 	image, _ := container["image"].(string)
-	out := []setting{{prefix + "image", image, false}}
+	out := append(make([]setting, 0, 64), setting{r.memory.join(prefix, "image"), image, false})
 	command, _ := container["command"].([]any)
 	args, _ := container["args"].([]any)
 	for i, item := range append(slices.Clip(command), args...) {
@@ -263,20 +219,20 @@ func readManifest(prefix string, content []byte) []setting {
 			continue
 		}
 		name, value, _ := strings.Cut(word, "=")
-		out = append(out, setting{prefix + "flag " + name, value, false})
+		out = append(out, setting{r.memory.join(prefix, "flag ", name), value, false})
 	}
 	resources, _ := container["resources"].(map[string]any)
 	for _, part := range []string{"requests", "limits"} {
 		amounts, _ := resources[part].(map[string]any)
 		for _, name := range sortedKeys(amounts) {
-			out = append(out, setting{prefix + part + "." + name, plain(amounts[name]), false})
+			out = append(out, setting{r.memory.join(prefix, part, ".", name), plain(amounts[name]), false})
 		}
 	}
-	return append(out, setting{prefix + "pod", "static pod with probes, host paths and labels", false})
+	return append(out, setting{r.memory.join(prefix, "pod"), "static pod with probes, host paths and labels", false})
 }
 
 // unit reads the units whose command line is configuration.
-func (r *reader) unit(unit *legacy.IgnitionUnit) []setting {
+func (r *partReader) unit(unit *legacy.IgnitionUnit) []setting {
 	if unit.Name != unitEtcd && unit.Name != unitKubelet {
 		return nil
 	}
@@ -313,7 +269,7 @@ func (r *reader) unit(unit *legacy.IgnitionUnit) []setting {
 }
 
 // dropin reads the variables of a drop-in one by one; proxies and docker options hide there.
-func (r *reader) dropin(unit string, dropin legacy.IgnitionDropin) []setting {
+func (r *partReader) dropin(unit string, dropin legacy.IgnitionDropin) []setting {
 	var out []setting
 	var rest strings.Builder
 	for line := range strings.Lines(dropin.Contents) {

@@ -3,6 +3,7 @@ package translate
 import (
 	"encoding/json"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,10 +32,8 @@ type reader struct {
 	leaves   []*leaf
 	index    map[string]*leaf
 	sections map[string]*section
-	files    *fileMemory
 	memory   *memory
-	// single holds the settings of a part that is one setting.
-	single [1]setting
+	parts    partReader
 }
 
 // section returns the section of a source. Objects that happen to be the same source, such as two CertConfigs of one component,
@@ -130,11 +129,22 @@ func (r *reader) texts(into *section, path string, m map[string]string) {
 // readLeaves lists every legacy field of the picture: what people wrote, what the operators recorded, and what the machines were
 // booted with. Objects that kvm-operator computed from these alone (ReplicaSets, Services, Endpoints, bindings) add nothing and
 // are not read as fields; the plan lists them among the objects to remove.
-func readLeaves(cluster *legacy.Cluster, files *fileMemory) *reader {
+func readLeaves(cluster *legacy.Cluster) *reader {
 	// What the clusters of the fixtures come to; an estimate saves growing step by step.
 	expected := 700 + 70*len(cluster.Nodes)
+	// The boot data are more than half of the work, and need nothing of the rest.
+	roles := []legacy.Role{legacy.Master, legacy.Worker}
+	booted := make([]boots, len(roles))
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		parts := partReader{memory: &memory{}}
+		for i, role := range roles {
+			booted[i] = parts.boots(cluster, role)
+		}
+	})
+	own := &memory{}
 	r := &reader{
-		files: files, memory: newMemory(),
+		memory: own, parts: partReader{memory: own},
 		index: make(map[string]*leaf, expected), leaves: make([]*leaf, 0, expected), sections: make(map[string]*section, 128),
 	}
 	if cluster.Config != nil {
@@ -160,7 +170,10 @@ func readLeaves(cluster *legacy.Cluster, files *fileMemory) *reader {
 	for i := range cluster.Nodes {
 		r.node(&cluster.Nodes[i])
 	}
-	r.ignition(cluster)
+	beside.Wait()
+	for i := range booted {
+		r.ignition(&booted[i])
+	}
 	return r
 }
 

@@ -37,12 +37,11 @@ const (
 // Translator translates clusters. It is safe for concurrent use.
 type Translator struct {
 	table *table
-	files *fileMemory
 }
 
 // New returns a Translator with the table of fields.go.
 func New() *Translator {
-	return &Translator{table: newTable(), files: &fileMemory{seen: map[fileID][]setting{}}}
+	return &Translator{table: newTable()}
 }
 
 // Translate turns the picture into objects:
@@ -57,7 +56,7 @@ func New() *Translator {
 // It never fails: what cannot be translated is a finding, and the field is counted as waiting for a decision.
 func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 	public := publicKeyOf(cluster)
-	reader := readLeaves(cluster, tr.files)
+	reader := readLeaves(cluster)
 	t := &translation{
 		cluster: cluster,
 		opts:    opts.withDefaults(),
@@ -73,6 +72,7 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 		plainConfigs:   map[legacy.Role]*config{},
 		machineConfigs: map[string]*config{},
 	}
+	rowsOf := tr.table.beside(reader.leaves)
 	t.choices()
 	if t.identity() {
 		t.structure()
@@ -85,7 +85,7 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 		t.adopted()
 		t.finalInfrastructure()
 	}
-	t.account()
+	t.account(rowsOf())
 	t.strayAnswers()
 	finding.Sort(t.result.Findings)
 	for _, o := range t.result.Objects {
@@ -454,17 +454,12 @@ func (t *translation) component(name string) *leaf {
 }
 
 // account settles the disposition of every leaf from its row and from what the rules did with it.
-func (t *translation) account() {
+func (t *translation) account(rowsOf []*row) {
 	t.result.Fields = make([]Field, len(t.reader.leaves))
-	var last *section
-	var rows rows
 	for i, l := range t.reader.leaves {
-		if l.section != last {
-			last, rows = l.section, t.table.of(l.source)
-		}
 		f := &t.result.Fields[i]
 		*f = Field{Source: l.ref, Key: l.key(), Path: l.path, Value: l.value, Secret: l.secret, Targets: l.targets, Rule: l.rule}
-		f.Disposition, f.Reason = t.dispose(l, rows.find(t.memory.pattern(l.path)))
+		f.Disposition, f.Reason = t.dispose(l, rowsOf[i])
 		if l.refused != "" {
 			f.Targets = nil
 		}
