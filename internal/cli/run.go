@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -120,6 +122,7 @@ the legacy ones, then the objects that legacy operators act on, what existed onl
 
 With --playbook something begins only while a window is open: a node, a phase, the point of no return. What has begun is brought to a safe end. Outside of a window
 the run ends with exit code 4 and says when the next one opens; with --wait it stays until then, without asking anybody anything meanwhile.
+An approval that is missing ends it the same way, and with --wait it stays and hears of migrate approve. Not so where etcd needs two machines: there it ends.
 
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
@@ -151,7 +154,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other")
-	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens or a soak time is over, and go on, instead of ending with exit code 4")
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens, a soak time is over or somebody has approved, and go on, instead of ending with exit code 4")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
 	addEstimatesFlag(cmd, &o.estimatesFile)
@@ -258,8 +261,8 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 				return err
 			}
 		}
-		if !s.sleep(ctx, id, result.NotBefore) {
-			return ended(CodeInterrupted)
+		if err := s.rest(ctx, id, result); err != nil {
+			return err
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
 		o.yes, o.lift = true, false
@@ -269,9 +272,55 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	}
 }
 
-// worthWaiting tells that a run can rest where it ended, and knows how long.
+// worthWaiting tells that a run can rest where it ended, and will know when it can go on.
 func worthWaiting(result migrate.Result) bool {
-	return result.Outcome == migrate.Paused && !result.NotBefore.IsZero() && !result.Exposed
+	if result.Outcome != migrate.Paused || result.Exposed || result.Gate == migrate.GateNoReturn {
+		return false // Where the loss of a machine stops writes, somebody has to know, and exit codes tell.
+	}
+	return result.Gate != "" || !result.NotBefore.IsZero()
+}
+
+// rest waits for what a run that is worth waiting for needs. The run lock is free meanwhile: others may look, pause, or go on themselves.
+func (s *session) rest(ctx context.Context, id string, result migrate.Result) error {
+	var err error
+	if result.Gate != "" {
+		err = s.awaitApproval(ctx, id, result.Gate)
+	} else {
+		s.sleep(ctx, id, result.NotBefore)
+	}
+	if ctx.Err() != nil {
+		return ended(CodeInterrupted)
+	}
+	return err
+}
+
+// awaitApproval watches the cluster's migration until somebody has agreed, asked for a pause, or removed it: what then is to be done, the next look tells.
+// A night of waiting is one list, and a watch that the API server ends and the program begins again every few minutes.
+func (s *session) awaitApproval(ctx context.Context, id, gate string) error {
+	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until somebody says: migrate approve %s %s; Ctrl-C ends the wait, and the same command waits again\n", id, id, gate)
+	live, err := s.connect()
+	if err != nil {
+		return err
+	}
+	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
+	var unreadable error
+	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
+		for _, object := range objects {
+			m, err := migrate.Decode(object)
+			if err != nil {
+				unreadable = err
+				return ""
+			}
+			if m.Spec.ClusterID == id && m.Spec.Pause == nil && !migrate.Approved(m, gate, s.app.Clock.Now()) {
+				return "the approval " + gate
+			}
+		}
+		return ""
+	})
+	if unreadable != nil {
+		return unreadable
+	}
+	return err
 }
 
 // check finds what is wrong with the flags before anything is looked at.
@@ -293,16 +342,14 @@ func (o *runOptions) check() error {
 	return knownPhase("--to", o.to)
 }
 
-// sleep waits until a time has come. Nothing is asked meanwhile, and the run lock is free: others may look, pause, or go on themselves. False means Ctrl-C.
-func (s *session) sleep(ctx context.Context, id string, until time.Time) bool {
+// sleep waits until a time has come, or Ctrl-C. Nothing is asked meanwhile.
+func (s *session) sleep(ctx context.Context, id string, until time.Time) {
 	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until %s; Ctrl-C ends the wait, and the same command waits again\n", id, until.UTC().Format(time.RFC3339))
 	timer := s.app.Clock.NewTimer(until.Sub(s.app.Clock.Now()))
 	defer timer.Stop()
 	select {
 	case <-timer.C():
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }
 

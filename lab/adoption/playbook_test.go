@@ -40,13 +40,29 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	x := newTakeover(t, "margaret", 1)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
-	for _, gate := range []string{plan.PhaseControlPlane, migrate.GateNoReturn} {
-		code, _, said = x.o.migrate(t.Context(), "approve", x.o.c.ID, gate, "--reason", "CHG-4711")
+	approve := func(gate string) {
+		code, _, said := x.o.migrate(t.Context(), "approve", x.o.c.ID, gate, "--reason", "CHG-4711")
 		require.Equal(t, cli.CodeOK, code, said)
 	}
+	approve(migrate.GateNoReturn)
 	until := func(o *operator, more ...string) (cli.Code, string, string) {
 		return o.run(t.Context(), append([]string{"--until", plan.PhaseWorkers, "--etcd-snapshot", filepath.Join(o.dir, "etcd.db")}, more...)...)
 	}
+
+	// One that stays hears of the approval, and then finds too little left of the window.
+	patient := newOperator(t, x.o.c, "mary")
+	watches := make(chan struct{}, 1)
+	patient.wrap = func(next http.RoundTripper) http.RoundTripper { return watched{next, watches} }
+	heard, short := make(chan string), patient.book(t, "ends-soon", -time.Hour, 5*time.Minute, "")
+	go func() {
+		_, _, said := until(patient, "--playbook", short, "--wait")
+		heard <- said
+	}()
+	<-watches
+	approve(plan.PhaseControlPlane)
+	said = <-heard
+	assert.Contains(t, said, "waiting until somebody says: migrate approve "+x.o.c.ID+" control-plane;")
+	assert.Contains(t, said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
 
 	// Too early, and with too little left.
 	before := settled(mine(x.o.c.State(t)))
@@ -82,6 +98,22 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 2, agreed, "who agreed is in the log where it counted")
+}
+
+// watched tells when ClusterMigrations are watched for the first time.
+type watched struct {
+	next http.RoundTripper
+	tell chan<- struct{}
+}
+
+func (w watched) RoundTrip(request *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(request.URL.Path, "/clustermigrations") && request.URL.Query().Get("watch") != "" {
+		select {
+		case w.tell <- struct{}{}:
+		default:
+		}
+	}
+	return w.next.RoundTrip(request)
 }
 
 // TestAWrongClockOpensNoWindow has a machine whose clock is an hour off.
