@@ -82,20 +82,29 @@ func (l *live) Close() error {
 
 // IDs lists the clusters that KVMConfigs and KVMClusterConfigs name.
 func (l *live) IDs(ctx context.Context) ([]string, error) {
+	naming := slices.DeleteFunc(kinds(), func(k kind) bool { return k.name != "KVMConfig" && k.name != "KVMClusterConfig" })
+	found, errs := lists(len(naming), func(i int) (listed, error) { return l.list(ctx, naming[i], "default", true) })
 	ids := map[string]bool{}
-	for _, k := range kinds() {
-		if k.name != "KVMConfig" && k.name != "KVMClusterConfig" {
-			continue
+	for i := range naming {
+		if errs[i] != nil {
+			return nil, fmt.Errorf("listing clusters: %w", errs[i])
 		}
-		found, err := l.list(ctx, k, "default", true)
-		if err != nil {
-			return nil, fmt.Errorf("listing clusters: %w", err)
-		}
-		for id := range found.byHome {
+		for id := range found[i].byHome {
 			ids[id] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(ids)), nil
+}
+
+// lists asks for several lists side by side.
+func lists(n int, list func(i int) (listed, error)) ([]listed, []error) {
+	found, errs := make([]listed, n), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { found[i], errs[i] = list(i) })
+	}
+	wg.Wait()
+	return found, errs
 }
 
 // Load lists the cluster's namespace, what namespace default and the cluster scope have of it, and the namespace of its
@@ -122,13 +131,16 @@ func (l *live) picture(ctx context.Context, id string, brief bool) (*Cluster, er
 		return nil, ErrNotFound
 	}
 	in := input{id: id, brief: brief, opts: l.opts, documents: l.documents}
-	if err := l.collect(ctx, &in, l.clusterLists(id, brief)); err != nil {
+	wanted := l.clusterLists(id, brief)
+	organization, err := l.organization(ctx, id)
+	if err != nil {
 		return nil, err
 	}
-	if organization := organizationOf(in.objects, id); organization != "" {
-		if err := l.collect(ctx, &in, organizationLists(organization, brief)); err != nil {
-			return nil, err
-		}
+	if organization != "" {
+		wanted = append(wanted, organizationLists(organization, brief)...)
+	}
+	if err := l.collect(ctx, &in, wanted); err != nil {
+		return nil, err
 	}
 	c := assemble(in)
 	if l.opts.WorkloadReader != nil && !brief {
@@ -185,29 +197,30 @@ func organizationLists(organization string, brief bool) []wantedList {
 	return wanted
 }
 
-// organizationOf reads the owner from the raw KVMConfig; assemble does it again, with all the other records at hand.
-func organizationOf(objects []object, id string) string {
-	for _, o := range objects {
-		if o.ref.Kind == "KVMConfig" && homeOf(headerOfRaw(o.raw)) == id {
+// organization reads the owner from the raw KVMConfig, so that all lists can be asked for at once; assemble does it again, with all the other records at hand.
+func (l *live) organization(ctx context.Context, id string) (string, error) {
+	for _, k := range kinds() {
+		if k.name != "KVMConfig" {
+			continue
+		}
+		found, err := l.list(ctx, k, "default", true)
+		if err != nil {
+			return "", err
+		}
+		for _, o := range found.byHome[id] {
 			labels := labelsOf(o.raw)
-			return first(labels[labelOrganization], labels[labelCustomerOld], textAt(o.raw, "spec", "cluster", "customer", "id"))
+			return first(labels[labelOrganization], labels[labelCustomerOld], textAt(o.raw, "spec", "cluster", "customer", "id")), nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // collect runs lists side by side and adds what belongs to the cluster. Only a cancelled context is an error: a list that fails
 // is a problem, because the rest of the picture is still worth having.
 func (l *live) collect(ctx context.Context, in *input, wanted []wantedList) error {
-	found := make([]listed, len(wanted))
-	errs := make([]error, len(wanted))
-	var wg sync.WaitGroup
-	for i, want := range wanted {
-		wg.Go(func() {
-			found[i], errs[i] = l.list(ctx, want.kind, want.namespace, want.namespace != in.id)
-		})
-	}
-	wg.Wait()
+	found, errs := lists(len(wanted), func(i int) (listed, error) {
+		return l.list(ctx, wanted[i].kind, wanted[i].namespace, wanted[i].namespace != in.id)
+	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -263,6 +264,7 @@ func BenchmarkLivePlan(b *testing.B) {
 		for id, namespace := range organizations {
 			b.Run(name+"/"+id+"/migrate", func(b *testing.B) {
 				b.ReportAllocs()
+				served, spent := serverTime(b), ownTime(b)
 				for b.Loop() {
 					// A connection of its own each time, as the command has: connections share a budget of requests.
 					config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -271,15 +273,46 @@ func BenchmarkLivePlan(b *testing.B) {
 					require.NoError(b, err)
 					require.Empty(b, refusals(makePlan(b, fresh, id, namespace).Findings))
 				}
+				b.ReportMetric((serverTime(b)-served)*1e3/float64(b.N), "server-cpu-ms/op")
+				b.ReportMetric((ownTime(b)-spent)*1e3/float64(b.N), "own-cpu-ms/op")
 			})
 			file := objectsFile(b, connected.Reader, id, namespace)
 			b.Run(name+"/"+id+"/kubectl", func(b *testing.B) {
+				served := serverTime(b)
 				for b.Loop() {
 					diff(b, assets[builder.Kubectl], kubeconfig, file)
 				}
+				b.ReportMetric((serverTime(b)-served)*1e3/float64(b.N), "server-cpu-ms/op")
 			})
 		}
 	}
+}
+
+// serverTime is the processor time, in seconds, of the processes that answer a plan's requests. On the client's own processors it bounds how fast a plan can be.
+func serverTime(b *testing.B) float64 {
+	b.Helper()
+	total := 0.0
+	for _, component := range cluster.Components() {
+		if component.PID != 0 {
+			total += processorTime(b, component.PID)
+		}
+	}
+	return total
+}
+
+// ownTime is that of this process, in seconds.
+func ownTime(b *testing.B) float64 {
+	b.Helper()
+	return processorTime(b, os.Getpid())
+}
+
+func processorTime(b *testing.B, pid int) float64 {
+	b.Helper()
+	process, err := procfs.NewProc(pid)
+	require.NoError(b, err)
+	stat, err := process.Stat()
+	require.NoError(b, err)
+	return stat.CPUTime()
 }
 
 // diff runs kubectl diff; exit code 1 means that there are differences.
