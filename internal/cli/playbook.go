@@ -320,6 +320,7 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 	if o.door, err = spec.Door(o.estimates); err != nil {
 		return err
 	}
+	o.eachStep = spec.EachStep()
 	o.failure, o.drain, o.gates = spec.Failure, spec.Drain, gatesOf(spec)
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
 	for flag, take := range map[string]func(){

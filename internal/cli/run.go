@@ -80,6 +80,7 @@ type runOptions struct {
 	wait bool
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
 	door                   *playbook.Door
+	eachStep               bool
 	soakFirst, soakWorkers time.Duration
 	// gates, hooks and notes are the playbook's; metrics are served where metricsAddress says.
 	gates          []gate.Gate
@@ -384,7 +385,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), Ready: s.ready(o, u.id), Estimates: o.planned(),
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.found.report.Results, Ready: s.ready(o, u.id), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}

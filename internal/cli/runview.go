@@ -47,7 +47,7 @@ func (v *runView) event(e history.Event) {
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s %s\n", at, first(e.Phase, string(e.Type)), e.Message)
 	case history.StepBlocked, history.StepSkipped:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s %-8s %s\n", at, e.Step, strings.TrimPrefix(string(e.Type), "step."), e.Message)
-	case history.GateWaiting, history.GateApproved, history.HookDone, history.HookFailed, history.NotifyFailed:
+	case history.CheckResult, history.WindowOpened, history.WindowClosing, history.WindowClosed, history.GateWaiting, history.GateApproved, history.GateExpired, history.HookDone, history.HookFailed, history.NotifyFailed:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s %-8s %s\n", at, first(e.Step, e.Phase), strings.ReplaceAll(string(e.Type), ".", " "), printableText(oneLine(e.Message)))
 	case history.StepProgress:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s note     %s\n", at, e.Step, e.Message)

@@ -7,8 +7,8 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 )
 
-// EventVersion is the version of the events' layout, in every line. Version 1 had fewer types.
-const EventVersion = 2
+// EventVersion is the version of the events' layout, in every line. Versions 1 and 2 had fewer types.
+const EventVersion = 3
 
 // EventType is what an event tells. The list is closed; a new type is a new version.
 type EventType string
@@ -46,10 +46,20 @@ const (
 	StepBlocked EventType = "step.blocked"
 	// StepSkipped means that people had the step left out.
 	StepSkipped EventType = "step.skipped"
-	// GateWaiting means that a gate of the playbook is shut, and says which and why.
+	// CheckResult is a check that did not simply pass when a run began, with its evidence and, where it was accepted, the reason.
+	CheckResult EventType = "check.result"
+	// WindowOpened means that something begins in a window, for the first time in this run; it says until when the window is open.
+	WindowOpened EventType = "window.opened"
+	// WindowClosing means that too little is left of an open window for what would begin next.
+	WindowClosing EventType = "window.closing"
+	// WindowClosed means that no window is open for what would begin next.
+	WindowClosed EventType = "window.closed"
+	// GateWaiting means that a gate of the playbook is shut or an approval is missing, and says which and why.
 	GateWaiting EventType = "gate.waiting"
 	// GateApproved means that something begins which people agreed to: by says who, the message when and why.
 	GateApproved EventType = "gate.approved"
+	// GateExpired means that there was an approval, and its time is over: by says whose it was.
+	GateExpired EventType = "gate.expired"
 	// HookDone and HookFailed tell how a hook ended, with the end of its output.
 	HookDone EventType = "hook.done"
 	// HookFailed changes nothing about the run.
@@ -63,7 +73,7 @@ func EventTypes() []EventType {
 	return []EventType{
 		RunStarted, RunResumed, RunPaused, RunFinished, RunFailed, RunStopped, PhaseStarted, PhaseDone,
 		StepStarted, StepProgress, StepRetry, StepDone, StepFailed, StepUndone, StepBlocked, StepSkipped,
-		GateWaiting, GateApproved, HookDone, HookFailed, NotifyFailed,
+		CheckResult, WindowOpened, WindowClosing, WindowClosed, GateWaiting, GateApproved, GateExpired, HookDone, HookFailed, NotifyFailed,
 	}
 }
 

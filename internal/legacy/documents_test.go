@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"fmt"
+	"net/url"
 	"reflect"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ func TestConfigurationFilesAreDecoded(t *testing.T) {
 		"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d,*d,*d]\n": nil,
 	} {
 		ignition, complaints, err := DecodeIgnition(userData(fmt.Sprintf(`{"ignition":{"version":"2.3.0"},"storage":{"files":[
-			{"path":%q,"contents":{"source":"data:,%s"}}, {"path":"/etc/motd","contents":{"source":"data:,%s"}}]}}`, FileKubelet, escaped(content), escaped(content))), 0)
+			{"path":%q,"contents":{"source":"data:,%s"}}, {"path":"/etc/motd","contents":{"source":"data:,%s"}}]}}`, FileKubelet, url.PathEscape(content), url.PathEscape(content))), 0)
 		require.NoError(t, err)
 		assert.Empty(t, complaints)
 		assert.Equal(t, want, ignition.Files[0].Document, content)
@@ -51,13 +52,4 @@ func TestADocumentIsDecodedOnce(t *testing.T) {
 		require.NotNil(t, docs.read(fmt.Appendf(nil, "a: %d\n", i)))
 	}
 	assert.Len(t, docs.seen, maxRemembered)
-}
-
-// escaped is a text in a data URL inside a JSON string.
-func escaped(text string) string {
-	out := ""
-	for _, b := range []byte(text) {
-		out += fmt.Sprintf("%%%02x", b)
-	}
-	return out
 }

@@ -51,6 +51,12 @@ type Options struct {
 	MaxWorkers int
 	// Door is asked before everything that a window may hold back; nil lets everything begin.
 	Door func(now time.Time, start Start) *Wait
+	// Opening tells which window a phase would begin in, for the log; nil where no windows are.
+	Opening func(now time.Time, phase string) *Opening
+	// EachStep asks the door before every step of a phase in which a cluster can rest between steps, and not only when the phase begins.
+	EachStep bool
+	// Checks are the results that the run begins with.
+	Checks []check.Result
 	// SoakFirst and SoakWorkers are how long a cluster runs undisturbed after the first replaced worker, and after every other one.
 	SoakFirst, SoakWorkers time.Duration
 	// Soak is how long a cluster runs undisturbed before a phase that asks for it.
@@ -90,6 +96,12 @@ type Wait struct {
 	Why   string
 }
 
+// Opening is an open window.
+type Opening struct {
+	Until time.Time
+	Names []string
+}
+
 // Refusal says which gate is shut, why, and when it is worth asking again.
 type Refusal struct {
 	Gate, Why string
@@ -110,6 +122,8 @@ type Engine struct {
 
 	opts  Options
 	began time.Time
+	// opened is the end of the window that the log has said is open.
+	opened time.Time
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
 	// replaced counts the workers that this run has replaced.
@@ -232,7 +246,8 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 	if err := e.Log.add(history.Event{Type: kind, By: e.opts.By, Tool: e.opts.Tool, Message: message}); err != nil {
 		return err
 	}
-	return nil // The first step's note is written with this one.
+	// They are written with the first step's note.
+	return e.checked()
 }
 
 // Why a run must not go on with what it read before it had the lock.
@@ -395,7 +410,7 @@ func (e *Engine) agreed(phase Phase, step Step) error {
 func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 	for _, a := range e.agreements(phase, step) {
 		if !slices.Contains(e.opts.Approved, a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now()) {
-			return &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", a.before, a.gate), Gate: a.gate}
+			return e.unapproved(phase, step, a)
 		}
 	}
 	if result := e.enough(phase, step); result != nil {
@@ -412,29 +427,62 @@ func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 
 // shut asks whether what would begin with a step may begin now. Only where a run can rest is it asked: what has begun is brought to a safe end, whatever the time.
 func (e *Engine) shut(ctx context.Context, phase Phase, step Step) *Result {
-	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
 	if e.opts.Door == nil && e.opts.Ready == nil {
 		return nil
 	}
+	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
+	asks := e.asks(ctx, phase, step, start)
+	if asks == asksNobody {
+		return nil
+	}
+	if e.opts.Door != nil {
+		if result := e.doorShut(start); result != nil {
+			return result
+		}
+	}
+	if asks == asksDoor {
+		return nil
+	}
+	return e.refused(ctx, start)
+}
+
+// audience is who is asked before something begins.
+type audience int
+
+const (
+	asksNobody audience = iota
+	// asksDoor leaves out the gates: they were asked when the phase began.
+	asksDoor
+	asksAll
+)
+
+// asks tells who is asked before a step: all where a node, a phase or what cannot be taken back begins, and nobody where that has begun; only the windows
+// between the steps of a phase, if people want it to end there, and a cluster can rest there.
+func (e *Engine) asks(ctx context.Context, phase Phase, step Step, start Start) audience {
 	changed := slices.ContainsFunc(phase.Steps, func(s Step) bool { return !s.Looks && e.tried(s) })
 	switch {
 	case start.NoReturn && e.tried(step):
-		// Tried and not crossed is not begun.
+		// Tried and not crossed is not begun. Who cannot tell goes on with what was begun, and the step's own look fails.
 		if crossed, err := step.Crossed(ctx, e.Work); err != nil || crossed {
-			return nil // Who cannot tell goes on with what was begun, and the step's own look fails.
+			return asksNobody
 		}
-	case start.NoReturn:
-	case start.Node && e.tried(step), !start.Node && changed:
+		return asksAll
+	case start.NoReturn, start.Node && !e.tried(step), !start.Node && !changed:
+		return asksAll
+	case !start.Node && e.opts.EachStep && phase.Name != plan.PhaseControlPlane && !e.tried(step):
+		return asksDoor
+	}
+	return asksNobody
+}
+
+// doorShut asks the door, and tells the log what it says.
+func (e *Engine) doorShut(start Start) *Result {
+	wait := e.opts.Door(e.Clock.Now(), start)
+	message := e.window(start, wait)
+	if wait == nil {
 		return nil
 	}
-	if e.opts.Door == nil {
-		return e.refused(ctx, start)
-	}
-	wait := e.opts.Door(e.Clock.Now(), start)
-	if wait == nil {
-		return e.refused(ctx, start)
-	}
-	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why, Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
+	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + message, Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
 }
 
 // soakingWorkers tells how long a cluster still has to run undisturbed before the next worker is replaced.

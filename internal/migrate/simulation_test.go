@@ -238,7 +238,7 @@ func (w *world) run() (result Result, alive bool) {
 	opts := Options{
 		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun,
 		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
-		Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
+		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
 		Retries: w.book.Spec.Failure.Retries, RetryPause: time.Duration(w.book.Spec.Failure.Pause), Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
 	}
 	if door != nil {
@@ -389,10 +389,10 @@ func TestManyNights(t *testing.T) {
 		workers := []string{"a", "b", "c", "d"}[:rapid.IntRange(0, 4).Draw(t, "workers")]
 		hours := rapid.IntRange(3, 10).Draw(t, "hours")
 		phases := rapid.SampledFrom([]string{"", "    phases: [fence, translate, adopt, control-plane, workers, finalize]\n", "    phases: [workers]\n"}).Draw(t, "phases")
-		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s}\n",
+		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n    overrun: %s\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s}\n",
 			rapid.SampledFrom([]string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe"}).Draw(t, "zone"),
 			rapid.SampledFrom([]string{"0 22 * * *", "0 2 * * SAT,SUN", "30 23 * * MON"}).Draw(t, "cron"), hours,
-			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), phases,
+			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), rapid.SampledFrom([]string{"finish-node", "finish-step"}).Draw(t, "overrun"), phases,
 			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"))
 		w := newWorld(t, spec, workers...)
 		takes := map[string]time.Duration{}

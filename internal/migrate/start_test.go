@@ -100,6 +100,34 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 	}
 }
 
+// TestAWindowCanEndAPhaseAfterTheStepItIsAt where a cluster can rest, and nowhere else.
+func TestAWindowCanEndAPhaseAfterTheStepItIsAt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		step        string
+		done, begun []string
+		waits       bool
+	}{
+		{"adopt/nodes", []string{"adopt/machines"}, nil, true},
+		{"adopt/nodes", []string{"adopt/machines"}, []string{"adopt/nodes"}, false}, // What was tried is brought to its end.
+		{"control-plane/attach", []string{"control-plane/well", "control-plane/api-services"}, nil, false},
+		{"workers/w2", []string{"workers/w1"}, []string{"workers/w2"}, false},
+		{"finalize/namespace", []string{"finalize/ingress"}, nil, true},
+	} {
+		asked := 0
+		opts := Options{Approved: Gates(), EachStep: true, Door: func(time.Time, Start) *Wait { return &Wait{Until: time.Unix(7, 0), Why: "closed"} }, Ready: func(context.Context, Start) *Refusal {
+			asked++
+			return &Refusal{}
+		}}
+		e, _ := standing(opts, test.done, test.begun)
+		result := closedAt(t, e, test.step)
+		assert.Equal(t, test.waits, result != nil, test)
+		e.opts.Door = func(time.Time, Start) *Wait { return nil }
+		assert.Nil(t, closedAt(t, e, test.step), test)
+		assert.Zero(t, asked, "gates were asked when the phase began: %v", test)
+	}
+}
+
 // TestAPointOfNoReturnThatWasTriedIsAskedAgain unless it was passed.
 func TestAPointOfNoReturnThatWasTriedIsAskedAgain(t *testing.T) {
 	t.Parallel()

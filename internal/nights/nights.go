@@ -128,13 +128,28 @@ func Ask(door *playbook.Door) func(time.Time, migrate.Start) *migrate.Wait {
 	}
 }
 
+// Opening lets the engine tell which window something begins in; nil where there are no windows.
+func Opening(door *playbook.Door) func(time.Time, string) *migrate.Opening {
+	if door == nil {
+		return nil
+	}
+	return func(now time.Time, phase string) *migrate.Opening {
+		// What cannot be computed here could not be computed for the door either, which says so.
+		w, found, err := door.Current(now, phase)
+		if err != nil || !found {
+			return nil
+		}
+		return &migrate.Opening{Until: w.End, Names: w.Names}
+	}
+}
+
 func (in Input) foresee(ctx context.Context, door *playbook.Door, schedule *window.Schedule, took func(string) time.Duration) ([]migrate.Foreseen, error) {
 	spec := &in.Playbook.Spec
 	return migrate.Foresee(ctx, migrate.Foresight{
 		Graph: migrate.Graph(in.Workers...), Object: in.Object, Now: in.Now, Took: took,
 		Again: func(after time.Time) time.Time { return nextRun(schedule, after) },
 		Options: migrate.Options{
-			Door: Ask(door), MaxWorkers: spec.Workers.PerRun,
+			Door: Ask(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun,
 			SoakFirst: time.Duration(spec.Soak.AfterFirstWorker), SoakWorkers: time.Duration(spec.Soak.PerWorker), Soak: time.Duration(spec.Soak.BeforeFinalize),
 		},
 	})

@@ -83,6 +83,9 @@ func (e *Effective) windowProblems() []problem {
 	if n := len(w.Open) + len(w.Closed); n > mostPeriods {
 		return append(out, problem{"spec.windows", fmt.Sprintf("it has %d periods; there can be %d", n, mostPeriods)})
 	}
+	if words := []string{overrunNode, OverrunStep}; !slices.Contains(words, w.Overrun) {
+		out = append(out, problem{"spec.windows.overrun", fmt.Sprintf("it is %q; it can be %s", w.Overrun, strings.Join(words, ", "))})
+	}
 	for i, name := range w.Phases {
 		if !slices.Contains(windowPhases(), name) {
 			out = append(out, problem{fmt.Sprintf("spec.windows.phases[%d]", i), fmt.Sprintf("it is %q; it can be %s", name, strings.Join(windowPhases(), ", "))})

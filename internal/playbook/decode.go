@@ -150,6 +150,10 @@ func (e *Effective) complete() {
 			e.Values[path], e.Origins[path] = d.builtIn.String(), "built-in"
 		}
 	}
+	if path := "spec.windows.overrun"; e.Values[path] == "" {
+		w.Overrun = overrunNode
+		e.Values[path], e.Origins[path] = overrunNode, "built-in"
+	}
 	if len(w.Phases) == 0 {
 		w.Phases = []string{plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}
 		for i, name := range w.Phases {

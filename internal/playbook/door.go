@@ -99,6 +99,18 @@ func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
 	return &Closed{fits.Start, d.why(start, reserve, current, fits)}, nil
 }
 
+// EachStep tells that a window is asked before every step, where a cluster can rest.
+func (s *Spec) EachStep() bool { return s.Windows != nil && s.Windows.Overrun == OverrunStep }
+
+// Current is the window that is open for a phase; false when none is, or the phase needs none.
+func (d *Door) Current(now time.Time, phase string) (window.Window, bool, error) {
+	if !slices.Contains(d.windows.Phases, phase) {
+		return window.Window{}, false, nil
+	}
+	w, found, err := d.schedule.Next(now)
+	return w, found && w.Contains(now), err
+}
+
 func (s Start) what() string {
 	switch {
 	case s.NoReturn:

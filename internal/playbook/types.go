@@ -61,6 +61,8 @@ type Windows struct {
 	// ControlPlane and NoReturn are what is reserved for what must not stop half-way.
 	ControlPlane Reserve `yaml:"controlPlane,omitempty" json:"controlPlane,omitzero" jsonschema_description:"Phase control-plane is begun only when so much of the window is left: a length of time, or learnt."`
 	NoReturn     Reserve `yaml:"noReturn,omitempty" json:"noReturn,omitzero" jsonschema_description:"The point of no return is crossed only when so much of the window is left: a length of time, or learnt."`
+	// Overrun says what is brought to its end when a window is over.
+	Overrun string `yaml:"overrun,omitempty" json:"overrun,omitempty" jsonschema:"enum=finish-node,enum=finish-step" jsonschema_description:"What is brought to its end when a window is over: finish-node is the node or the phase that has begun; finish-step is the step, except where half a phase is no place to rest."`
 	// Margin is added to what was learnt.
 	Margin Duration `yaml:"margin,omitempty" json:"margin,omitempty" jsonschema_description:"What is added to a length of time that was learnt."`
 	Phases []string `yaml:"phases,omitempty" json:"phases,omitempty" jsonschema_description:"Phases that need a window."`
@@ -110,6 +112,13 @@ type Failure struct {
 	Retries int      `yaml:"retries,omitempty" json:"retries,omitempty" jsonschema:"minimum=0,maximum=10" jsonschema_description:"How many times the step is tried again before."`
 	Pause   Duration `yaml:"pause,omitempty" json:"pause,omitempty" jsonschema_description:"How long it waits between two tries."`
 }
+
+// What a playbook can say of what has begun when a window is over.
+const (
+	overrunNode = "finish-node"
+	// OverrunStep ends a phase after the step it is at, where a cluster can rest there.
+	OverrunStep = "finish-step"
+)
 
 // What a playbook can say of drains and failures.
 const (

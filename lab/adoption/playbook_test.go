@@ -89,8 +89,9 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	x.assertRolled(1)
 	events, err := migrate.LoadEvents(t.Context(), reader(t), x.o.c.Namespace, x.o.c.ID)
 	require.NoError(t, err)
-	agreed := 0
+	agreed, windows := 0, map[history.EventType]bool{}
 	for _, e := range events {
+		windows[e.Type] = true
 		if e.Type == history.GateApproved {
 			agreed++
 			assert.Contains(t, e.By, "margaret")
@@ -98,6 +99,9 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 2, agreed, "who agreed is in the log where it counted")
+	for _, kind := range []history.EventType{history.WindowOpened, history.WindowClosing, history.WindowClosed, history.GateWaiting} {
+		assert.True(t, windows[kind], kind)
+	}
 }
 
 // watched tells when ClusterMigrations are watched for the first time.

@@ -1,0 +1,90 @@
+package migrate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+)
+
+// What the log says about things that let a run begin something or hold it back. A run that is only foreseen has no log.
+
+// checked writes down the checks that did not simply pass: what was known, and accepted, when the run began.
+func (e *Engine) checked() error {
+	for i := range e.opts.Checks {
+		r := &e.opts.Checks[i]
+		if r.Outcome == check.Pass || r.Outcome == check.Skip {
+			continue
+		}
+		message := fmt.Sprintf("%s %s: %s", r.ID, r.Outcome, r.Title)
+		if r.Detail != "" {
+			message += ": " + r.Detail
+		}
+		if r.Accepted != nil {
+			message += "; accepted: " + r.Accepted.Reason
+		}
+		if err := e.Log.add(history.Event{Type: history.CheckResult, Message: message}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unapproved ends a run at a missing approval. Whose approval there was, and until when, is said: whoever gave it may think that it still holds.
+func (e *Engine) unapproved(phase Phase, step Step, a agreement) *Result {
+	result := &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", a.before, a.gate), Gate: a.gate}
+	event := history.Event{Type: history.GateWaiting, Phase: phase.Name, Step: step.ID, Message: result.Message}
+	if was := expiredApproval(e.Journal.Object, a.gate, e.Clock.Now()); was != nil {
+		result.Message += fmt.Sprintf("; the one of %s expired at %s", was.By, was.Until.UTC().Format(time.RFC3339))
+		event.Type, event.By, event.Message = history.GateExpired, was.By, result.Message
+	}
+	result.Message += e.logged(event)
+	return result
+}
+
+// expiredApproval is one whose time is over; nil when there is none.
+func expiredApproval(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) *migrationv1alpha1.Approval {
+	i := slices.IndexFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool {
+		return a.Gate == gate && a.Until != nil && !now.Before(a.Until.Time)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &object.Spec.Approvals[i]
+}
+
+// window writes down what the door said: once for every window that something begins in, and when it is the end of the run.
+func (e *Engine) window(start Start, wait *Wait) (problem string) {
+	if e.opts.Opening == nil {
+		return ""
+	}
+	open := e.opts.Opening(e.Clock.Now(), start.Phase)
+	event := history.Event{Phase: start.Phase, Step: start.Step}
+	switch {
+	case wait != nil && open != nil:
+		event.Type, event.Message = history.WindowClosing, wait.Why
+	case wait != nil:
+		event.Type, event.Message = history.WindowClosed, wait.Why
+	case open == nil || open.Until.Equal(e.opened):
+		return ""
+	default:
+		e.opened = open.Until
+		event.Type, event.Message = history.WindowOpened, fmt.Sprintf("window %s is open until %s", strings.Join(open.Names, ", "), open.Until.UTC().Format(time.RFC3339))
+	}
+	return e.logged(event)
+}
+
+// logged logs an event of a run that ends anyway; that it could not be logged belongs to the end of its message.
+func (e *Engine) logged(event history.Event) (problem string) {
+	if e.Log == nil {
+		return ""
+	}
+	if err := e.Log.add(event); err != nil {
+		return "; " + err.Error()
+	}
+	return ""
+}
