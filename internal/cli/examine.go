@@ -75,7 +75,9 @@ type examiner struct {
 	inside func(*legacy.Cluster) (*kube.ReadOnly, error)
 	now    time.Time
 	tool   string
-	log    logrus.FieldLogger
+	// validFor is how long plans are valid; zero for the default.
+	validFor time.Duration
+	log      logrus.FieldLogger
 	// recorded tells that the source shows the cluster as it was before its migration already.
 	recorded bool
 

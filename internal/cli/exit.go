@@ -57,7 +57,7 @@ func Codes() []CodeDoc {
 		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something. `forecast --detailed-exitcode`: Cluster API would do something, or could."},
 		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan --detailed-exitcode`. `fleet run`: checks are in the way of all that is left, or somebody else works through the fleet. `fleet lint`: a doubt."},
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},
-		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode`: a value the earlier plan used is different now."},
+		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode` and `run --plan FILE`: a value the earlier plan used is different now."},
 		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration. `fleet run`: clusters failed, and nothing else can begin."},
 		{CodeRolledBack, "rolled-back", "the run failed and was rolled back", "Commands that run a migration."},
 		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it. `fleet run`: the fleet is held, until somebody ends that with `--release`."},

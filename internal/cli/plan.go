@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +39,7 @@ type planOptions struct {
 	all      bool
 	save     string
 	against  string
+	validFor time.Duration
 	detailed bool
 	// estimates is the file with what was learnt.
 	estimates string
@@ -74,6 +76,7 @@ CLUSTER may be left out when a snapshot holds only one.`,
 	flags.StringVar(&o.save, "out", "", "save the plan in this file; migrate show renders it again")
 	flags.StringVar(&o.against, "against", "", "an earlier plan; say what has drifted since")
 	addEstimatesFlag(cmd, &o.estimates)
+	flags.DurationVar(&o.validFor, "valid-for", 24*time.Hour, "for how long migrate run --plan takes the plan")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "let the exit code say what the plan says")
 	o.examine.addTo(cmd)
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindPlan))
@@ -116,6 +119,7 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 	if err != nil {
 		return err
 	}
+	e.validFor = o.validFor
 	return s.planAll(ctx, o, e, outs, wanted)
 }
 
@@ -283,15 +287,20 @@ func (e *examiner) plan(ctx context.Context, id string, earlier *plan.Plan) (*pl
 	if err != nil {
 		return nil, nil, err
 	}
+	document, err := e.document(ctx, found, earlier)
+	return document, found, err
+}
+
+// document is the plan of what was found.
+func (e *examiner) document(ctx context.Context, found *examination, earlier *plan.Plan) (*plan.Plan, error) {
 	comparer := plan.Offline(found.cluster.Existing)
 	if e.place.live != nil {
 		comparer = plan.Live(e.place.live.Applier, found.cluster.Existing, dryRunsAtOnce)
 	}
-	document, err := plan.Build(ctx, plan.Input{
+	return plan.Build(ctx, plan.Input{
 		Cluster: found.now, Result: found.result, Report: &found.report, Comparer: comparer,
-		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier,
+		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier, ValidFor: e.validFor,
 	})
-	return document, found, err
 }
 
 // planNothing is the plan of a cluster that is migrated to the end: nothing is left of it to plan with, and nothing to do.
@@ -319,22 +328,7 @@ func (o planOptions) earlier(id string) (*plan.Plan, error) {
 	if o.against == "" {
 		return nil, nil
 	}
-	name, err := forCluster(o.against, id)
-	if err != nil {
-		return nil, err
-	}
-	document, err := readDocument(name, nil)
-	if err != nil {
-		return nil, err
-	}
-	earlier, ok := document.(*plan.Plan)
-	switch {
-	case !ok:
-		return nil, usage("--against takes a file that migrate plan --out wrote", "%s is no plan", name)
-	case earlier.Cluster.ID != id:
-		return nil, usage("", "%s is the plan of cluster %s, not of %s", name, earlier.Cluster.ID, id)
-	}
-	return earlier, nil
+	return readPlan("--against", o.against, id)
 }
 
 // readDocument reads a saved document; "-" is standard input.

@@ -306,7 +306,7 @@ func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
 	if o.estimates, err = estimatesOf(e, o.estimatesFile); err != nil {
 		return err
 	}
-	o.estimated = true
+	o.estimated, o.book = true, e.Values
 	if o.hooks, o.notes, err = s.reactions(e); err != nil {
 		return err
 	}

@@ -76,6 +76,9 @@ type runOptions struct {
 	first []string
 	limit int
 	surge int64
+	// plan is the file with the plan that people agreed to; book is what the playbook says, by path.
+	plan string
+	book map[string]string
 	// wait has the run stay until its time comes.
 	wait bool
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
@@ -121,6 +124,9 @@ DaemonSets, the old one is drained and deleted. --first-worker and --max-workers
 With --until finalize, --approve finalize and after --soak, what is left of the old platform goes: the provider's own Ingress and Service take the place of
 the legacy ones, then the objects that legacy operators act on, what existed only for the VMs, the legacy namespace, and the KVMConfig last.
 
+With --plan the run begins only if everything that the plan used is as it was, the plan's time (migrate plan --valid-for) is not over, and the playbook says the
+same; otherwise it says what differs and ends with exit code 5. A migration that was begun with a plan goes on with no other one.
+
 With --playbook something begins only while a window is open: a node, a phase, the point of no return. What has begun is brought to a safe end. Outside of a window
 the run ends with exit code 4 and says when the next one opens; with --wait it stays until then, without asking anybody anything meanwhile.
 An approval that is missing ends it the same way, and with --wait it stays and hears of migrate approve. Not so where etcd needs two machines: there it ends.
@@ -128,9 +134,10 @@ An approval that is missing ends it the same way, and with --wait it stays and h
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
 
-Exit code 0 means that the phase was reached, 3 that a check or another run is in the way, 4 that the migration is paused, 6 that the run
+Exit code 0 means that the phase was reached, 3 that a check or another run is in the way, 4 that the migration is paused, 5 that the plan is stale, 6 that the run
 stopped and can be resumed, 8 that a human has to decide.`,
 		Example: `  migrate run al9qy --ca-cert ca.crt --ca-key ca.key
+  migrate run al9qy --plan al9qy.plan --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --until control-plane --approve point-of-no-return
@@ -150,6 +157,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
 // addRunFlags adds what run and resume share.
 func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.until, "until", "", "end after this phase: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: "+migrate.DefaultUntil+")")
+	cmd.Flags().StringVar(&o.plan, "plan", "", "plan that was agreed to, from migrate plan --out; the run does not begin if anything it used is different now")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
@@ -225,6 +233,9 @@ type undertaking struct {
 	record        *adopt.Record
 	found         *examination
 	accepted      []check.Accepted
+	// compare makes a plan of what was found, and says what has changed since an earlier one; agreed is the digest of the one that the run was given.
+	compare func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error)
+	agreed  string
 	// told is what people said about the cluster to come.
 	told *adopt.Told
 }
@@ -385,7 +396,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.found.report.Results, Ready: s.ready(o, u.id), Estimates: o.planned(),
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.found.report.Results, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
@@ -472,6 +483,9 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	}
 	u.told = adopt.Of(e.opts)
 	u.found, err = e.examine(ctx, id)
+	u.compare = func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error) {
+		return e.document(ctx, u.found, earlier)
+	}
 	return u, err
 }
 
@@ -564,6 +578,9 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 	case u.object.Spec.Pause != nil && !o.lift:
 		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
 		return ended(CodeWaiting)
+	}
+	if err := s.asPlanned(ctx, o, u); err != nil {
+		return err
 	}
 	if err := s.confirm(ctx, o, u); err != nil {
 		return err

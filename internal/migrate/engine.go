@@ -55,6 +55,8 @@ type Options struct {
 	Opening func(now time.Time, phase string) *Opening
 	// EachStep asks the door before every step of a phase in which a cluster can rest between steps, and not only when the phase begins.
 	EachStep bool
+	// PlanDigest is that of the plan that the migration begins with; empty for none.
+	PlanDigest string
 	// Checks are the results that the run begins with.
 	Checks []check.Result
 	// SoakFirst and SoakWorkers are how long a cluster runs undisturbed after the first replaced worker, and after every other one.
@@ -235,6 +237,9 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 	now := e.Journal.now()
 	status.Run = &migrationv1alpha1.Run{ID: e.opts.Run, By: e.opts.By, Tool: e.opts.Tool, Token: e.Lock.Token(), StartedAt: *now, Until: e.opts.Until}
 	status.Nodes = e.nodes()
+	if !e.resumed {
+		status.PlanDigest = e.opts.PlanDigest
+	}
 	kind := history.RunStarted
 	if e.resumed {
 		kind = history.RunResumed

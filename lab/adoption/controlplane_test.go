@@ -137,6 +137,7 @@ func (x *takeover) settledHere() migrationtest.State {
 func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "grace", 1)
+	x.withDocumentedRights()
 	before := x.o.c.State(t)
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)

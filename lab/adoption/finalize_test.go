@@ -32,6 +32,7 @@ func (x *takeover) finalize(ctx context.Context, more ...string) (cli.Code, stri
 func TestTheWholeMigration(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "hedy", 1)
+	x.withDocumentedRights()
 	code, _, said := x.rollWorkers(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	until := []string{"--until", plan.PhaseFinalize}

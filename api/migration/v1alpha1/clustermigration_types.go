@@ -247,7 +247,7 @@ type ClusterMigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Elections int32 `json:"elections,omitempty"`
-	// planDigest covers what the migration was decided on: a resumed run stops when it differs.
+	// planDigest is the digest of the plan that the migration was begun with, where it was given one: no later run goes on with another one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	PlanDigest string `json:"planDigest,omitempty"`

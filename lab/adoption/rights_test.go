@@ -1,0 +1,30 @@
+package adoption
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/manifest"
+)
+
+// unattended is who migrates in docs/unattended/rbac.yaml.
+const unattended = "system:serviceaccount:migrate:migrate"
+
+// withDocumentedRights leaves the operator the rights that docs/unattended/rbac.yaml gives to a CronJob, and no others.
+func (x *takeover) withDocumentedRights() {
+	x.Helper()
+	objects, err := manifest.ReadFile(filepath.Join("..", "..", "docs", "unattended", "rbac.yaml"))
+	require.NoError(x, err)
+	require.NotEmpty(x, objects)
+	for _, o := range objects {
+		if err := x.management.Create(x.Context(), o); !apierrors.IsAlreadyExists(err) {
+			require.NoError(x, err, manifest.Describe(o))
+		}
+	}
+	raw, err := world.Management.KubeconfigFor(unattended)
+	require.NoError(x, err)
+	require.NoError(x, os.WriteFile(filepath.Join(x.o.dir, "kubeconfig"), raw, 0o600))
+}
