@@ -283,6 +283,21 @@ func (a *Adopter) AwaitPaused(ctx context.Context, paused bool, kinds ...string)
 	return nil
 }
 
+// AwaitPausedAgain waits until the controllers have seen that everything is paused again. Without the Cluster they do nothing with what is left, and
+// say nothing about it either.
+func (a *Adopter) AwaitPausedAgain(ctx context.Context) error {
+	clusters, err := List(ctx, a.Management.Client, gvkOf("Cluster"), a.Result.Namespace)
+	if err != nil {
+		return err
+	}
+	for _, name := range a.namesOf("Cluster") {
+		if clusters[name] == nil {
+			return nil
+		}
+	}
+	return a.AwaitPaused(ctx, true, "Cluster", "KVMCluster", "Machine")
+}
+
 // observed tells that the Paused condition is about the object as it is now.
 func observed(o *unstructured.Unstructured) bool {
 	conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
@@ -311,11 +326,19 @@ func (a *Adopter) namesOf(kind string) []string {
 
 // Free lifts the pause of one kind, by applying its objects as they are at the stage.
 func (a *Adopter) Free(ctx context.Context, kind string, stage Stage) error {
-	return a.applyKind(ctx, kind, stage)
+	return a.applyKind(ctx, kind, stage, func(o *unstructured.Unstructured) error {
+		return fmt.Errorf("%w: %s is gone", ErrReplaced, kube.TargetOf(o))
+	})
 }
 
-// applyKind applies the objects of a kind that differ from the stage in their pause.
-func (a *Adopter) applyKind(ctx context.Context, kind string, stage Stage) error {
+// PauseAgain pauses the Cluster and with it everything below. A Cluster that somebody has deleted by hand needs no pause, and must not keep anybody
+// from giving the machines back.
+func (a *Adopter) PauseAgain(ctx context.Context) error {
+	return a.applyKind(ctx, "Cluster", AllPaused, func(*unstructured.Unstructured) error { return nil })
+}
+
+// applyKind applies the objects of a kind that differ from the stage in their pause; gone is what to do about one that is not there.
+func (a *Adopter) applyKind(ctx context.Context, kind string, stage Stage, gone func(*unstructured.Unstructured) error) error {
 	var wanted []*unstructured.Unstructured
 	for _, o := range a.Result.Objects {
 		if o.GetKind() == kind && (o.Phase == translate.PhaseTranslate || o.Phase == translate.PhaseAdopt) {
@@ -329,7 +352,7 @@ func (a *Adopter) applyKind(ctx context.Context, kind string, stage Stage) error
 	return each(ctx, len(wanted), func(ctx context.Context, i int) error {
 		there := live[keyOf(wanted[i])]
 		if there == nil {
-			return fmt.Errorf("%w: %s is gone", ErrReplaced, kube.TargetOf(wanted[i]))
+			return gone(wanted[i])
 		}
 		if pausedIn(there) == pausedIn(wanted[i]) {
 			return nil

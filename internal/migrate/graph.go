@@ -127,7 +127,7 @@ func Graph(workers ...string) []Phase {
 				ID: "adopt/free-cluster", Title: "unpause the Cluster",
 				Why:    "the provider takes over the Endpoints from here on",
 				Before: stillFenced, Act: free("Cluster", adopt.ClusterFree), Verify: paused(false, "Cluster", "KVMCluster"),
-				Undo: pauseAgain, VerifyUndo: paused(true, "Cluster", "KVMCluster", "Machine"),
+				Undo: adopting((*adopt.Adopter).PauseAgain), VerifyUndo: adopting((*adopt.Adopter).AwaitPausedAgain),
 			},
 			{
 				ID: "adopt/free-machines", Title: "unpause the Machines, which then find their Nodes",

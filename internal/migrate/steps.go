@@ -212,10 +212,6 @@ func stillFenced(ctx context.Context, w *Work) error {
 
 func settle(ctx context.Context, w *Work) error { return w.Adopter.Settle(ctx, w.SettleFor) }
 
-func pauseAgain(ctx context.Context, w *Work) error {
-	return w.Adopter.Free(ctx, "Cluster", adopt.AllPaused)
-}
-
 // crossed looks whether the legacy member has left etcd.
 func crossed(ctx context.Context, w *Work) (bool, error) {
 	if w.Roller == nil {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -105,6 +109,47 @@ func TestAForeignWriterStopsTheRun(t *testing.T) {
 	assert.Contains(t, said, "migrate rollback "+c.ID)
 	code, _, said = o.rollback(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
+}
+
+// TestADeletedClusterIsGivenBackAllTheSame has somebody delete an adopted cluster's Cluster: its machines run on, and the rollback needs nothing of what is gone.
+func TestADeletedClusterIsGivenBackAllTheSame(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]bool{"being-deleted": false, "gone": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			giveBackDeleted(t, gone)
+		})
+	}
+}
+
+func giveBackDeleted(t *testing.T, gone bool) {
+	t.Helper()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "sorry-"+strconv.FormatBool(gone))
+	before, pods := c.State(t), c.Pods(t)
+	code, _, said := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+
+	cluster := &unstructured.Unstructured{}
+	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
+	cluster.SetNamespace(c.Namespace)
+	cluster.SetName(c.ID)
+	require.NoError(t, world.Client.Delete(t.Context(), cluster))
+	machines := &unstructured.UnstructuredList{}
+	machines.SetGroupVersionKind(cluster.GroupVersionKind().GroupVersion().WithKind("MachineList"))
+	require.Eventually(t, func() bool {
+		require.NoError(t, world.Client.List(t.Context(), machines, client.InNamespace(c.Namespace)))
+		return len(machines.Items) == len(pods) && !slices.ContainsFunc(machines.Items, func(m unstructured.Unstructured) bool { return m.GetDeletionTimestamp() == nil })
+	}, time.Minute, 100*time.Millisecond, "Cluster API deletes what belongs to the Cluster")
+	if gone {
+		require.NoError(t, world.Client.Patch(t.Context(), cluster, mergePatch(`{"metadata":{"finalizers":null}}`)))
+	}
+	for id, pod := range c.Pods(t) {
+		assert.Equal(t, pods[id].UID, pod.UID, "a hook of the migration keeps the machine: %s", id)
+	}
+	code, _, said = o.rollback(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	assertGivenBack(t, c, before)
 }
 
 // TestAReplacedPodStopsTheRun deletes a VM's pod after the run has begun to fence: its replacement is another VM.
