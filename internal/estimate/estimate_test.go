@@ -3,12 +3,15 @@ package estimate
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 )
 
 // log writes events; seq goes on by itself.
@@ -75,7 +78,7 @@ func TestWhatIsNoLogIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"{":                                    "x.jsonl:1: no event",
-		`{"v":9,"seq":1}`:                      "x.jsonl:1: the event is of version 9; this program reads up to version 2",
+		`{"v":9,"seq":1}`:                      "x.jsonl:1: the event is of version 9; this program reads up to version " + strconv.Itoa(history.EventVersion),
 		`{"v":1,"seq":1,"type":"run.started"}`: "cluster, run or seq is missing",
 		log("a", "r", started("adopt/lock"), done("adopt/lock", "soon")): `x.jsonl:2: step adopt/lock: took is "soon"`,
 		log("a", "r", started("adopt/lock"), done("adopt/lock", "-1s")):  `took is "-1s"`,
