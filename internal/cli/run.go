@@ -236,6 +236,8 @@ type undertaking struct {
 	// compare makes a plan of what was found, and says what has changed since an earlier one; agreed is the digest of the one that the run was given.
 	compare func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error)
 	agreed  string
+	// counted are the results of the checks, where the run depends on them: in the middle of a migration most of them say what is known already.
+	counted []check.Result
 	// told is what people said about the cluster to come.
 	told *adopt.Told
 }
@@ -396,7 +398,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.found.report.Results, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
@@ -575,6 +577,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		if err := s.mustPass(u); err != nil {
 			return err
 		}
+		u.counted = u.found.report.Results
 	case u.object.Spec.Pause != nil && !o.lift:
 		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
 		return ended(CodeWaiting)
