@@ -101,8 +101,9 @@ func TestTheCronJobIsOneThatKubernetesTakes(t *testing.T) {
 		}
 		if role, ok := object.(*rbacv1.ClusterRole); ok {
 			assert.False(t, slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
-				return slices.Contains(r.APIGroups, "*") || slices.Contains(r.Verbs, "*")
-			}), "nothing is given that nobody named")
+				// What lies in a legacy namespace is of any kind, and is listed before the namespace goes.
+				return slices.Contains(r.APIGroups, "*") && !slices.Equal(r.Verbs, []string{"list"}) || slices.Contains(r.Verbs, "*")
+			}), "nothing but lists is given that nobody named")
 		}
 	}
 	assert.True(t, bound, "the role is that of the job's account")
