@@ -483,11 +483,15 @@ func (e *Engine) asks(ctx context.Context, phase Phase, step Step, start Start) 
 // doorShut asks the door, and tells the log what it says.
 func (e *Engine) doorShut(start Start) *Result {
 	wait := e.opts.Door(e.Clock.Now(), start)
-	message := e.window(start, wait)
-	if wait == nil {
+	err := e.window(start, wait)
+	switch {
+	case wait == nil && err != nil:
+		// What cannot be logged is not begun.
+		return &Result{Outcome: Failed, Message: err.Error(), Err: err}
+	case wait == nil:
 		return nil
 	}
-	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + message, Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
+	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + also(err), Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
 }
 
 // soakingWorkers tells how long a cluster still has to run undisturbed before the next worker is replaced.

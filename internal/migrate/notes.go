@@ -42,7 +42,7 @@ func (e *Engine) unapproved(phase Phase, step Step, a agreement) *Result {
 		result.Message += fmt.Sprintf("; the one of %s expired at %s", was.By, was.Until.UTC().Format(time.RFC3339))
 		event.Type, event.By, event.Message = history.GateExpired, was.By, result.Message
 	}
-	result.Message += e.logged(event)
+	result.Message += also(e.logged(event))
 	return result
 }
 
@@ -58,9 +58,9 @@ func expiredApproval(object *migrationv1alpha1.ClusterMigration, gate string, no
 }
 
 // window writes down what the door said: once for every window that something begins in, and when it is the end of the run.
-func (e *Engine) window(start Start, wait *Wait) (problem string) {
+func (e *Engine) window(start Start, wait *Wait) error {
 	if e.opts.Opening == nil {
-		return ""
+		return nil
 	}
 	open := e.opts.Opening(e.Clock.Now(), start.Phase)
 	event := history.Event{Phase: start.Phase, Step: start.Step}
@@ -70,7 +70,7 @@ func (e *Engine) window(start Start, wait *Wait) (problem string) {
 	case wait != nil:
 		event.Type, event.Message = history.WindowClosed, wait.Why
 	case open == nil || open.Until.Equal(e.opened):
-		return ""
+		return nil
 	default:
 		e.opened = open.Until
 		event.Type, event.Message = history.WindowOpened, fmt.Sprintf("window %s is open until %s", strings.Join(open.Names, ", "), open.Until.UTC().Format(time.RFC3339))
@@ -78,13 +78,18 @@ func (e *Engine) window(start Start, wait *Wait) (problem string) {
 	return e.logged(event)
 }
 
-// logged logs an event of a run that ends anyway; that it could not be logged belongs to the end of its message.
-func (e *Engine) logged(event history.Event) (problem string) {
+// logged logs an event, if there is a log.
+func (e *Engine) logged(event history.Event) error {
 	if e.Log == nil {
+		return nil
+	}
+	return e.Log.add(event)
+}
+
+// also is the end of the message of a run that ends anyway, and whose last event could not be logged.
+func also(err error) string {
+	if err == nil {
 		return ""
 	}
-	if err := e.Log.add(event); err != nil {
-		return "; " + err.Error()
-	}
-	return ""
+	return "; " + err.Error()
 }

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -90,3 +91,24 @@ func TestTheLogSaysWhichChecksDidNotSimplyPass(t *testing.T) {
 	assert.Equal(t, "CHK-C warn: certificates last: api ends in 20 days", (*events)[0].Message)
 	assert.Equal(t, "CHK-D block: rooms are free; accepted: CHG-4711", (*events)[1].Message)
 }
+
+// TestWhatCannotBeLoggedIsNotBegun although its window is open.
+func TestWhatCannotBeLoggedIsNotBegun(t *testing.T) {
+	t.Parallel()
+	e, clk := standing(Options{
+		Approved: Gates(), Door: func(time.Time, Start) *Wait { return nil },
+		Opening: func(now time.Time, _ string) *Opening {
+			return &Opening{Until: now.Add(time.Hour), Names: []string{"n"}}
+		},
+	}, nil, nil)
+	e.Log = &Log{Clock: clk, File: full{}}
+	result := closedAt(t, e, "workers/w1")
+	require.NotNil(t, result)
+	assert.Equal(t, Failed, result.Outcome)
+	require.ErrorIs(t, result.Err, syscall.ENOSPC)
+}
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }

@@ -77,7 +77,7 @@ func (e *Engine) refused(ctx context.Context, start Start) *Result {
 		return nil
 	}
 	message := fmt.Sprintf("gate %s is shut: %s", refusal.Gate, refusal.Why)
-	message += e.logged(history.Event{Type: history.GateWaiting, Phase: start.Phase, Step: start.Step, Message: message})
+	message += also(e.logged(history.Event{Type: history.GateWaiting, Phase: start.Phase, Step: start.Step, Message: message}))
 	return &Result{Outcome: Paused, Blocked: true, Exposed: start.NoReturn, NotBefore: e.Clock.Now().Add(refusal.Again), Message: message}
 }
 
