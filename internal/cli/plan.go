@@ -90,6 +90,9 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 	if err != nil {
 		return err
 	}
+	if o.validFor <= 0 {
+		return usage("", "--valid-for is %s; it has to be longer than nothing", o.validFor)
+	}
 	if o.all && len(args) > 0 {
 		return usage("", "--all and a cluster do not go together")
 	}

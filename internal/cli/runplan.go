@@ -31,7 +31,9 @@ func (s *session) asPlanned(ctx context.Context, o runOptions, u *undertaking) e
 	u.agreed = agreed.Basis.Digest
 	if migrate.Started(u.object) {
 		if begun := u.object.Status.PlanDigest; begun != u.agreed {
-			return s.stale(o, u, []string{fmt.Sprintf("the migration was begun with %s, not with the plan %s", planNamed(begun), agreed.Metadata.ID)})
+			_, _ = fmt.Fprintf(s.app.Err, "%s: the migration was begun with %s, not with the plan %s in %s. Nothing was written. Go on with the plan it was begun with, or without --plan; see: migrate status %s\n",
+				u.id, planNamed(begun), agreed.Metadata.ID, o.plan, u.id)
+			return ended(CodeStale)
 		}
 		return nil
 	}
