@@ -180,6 +180,9 @@ func (w *world) eventually(ctx context.Context, limit time.Duration, what string
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 2*time.Second, limit, true, func(ctx context.Context) (bool, error) {
 		if err := met(ctx); err != nil {
+			if errors.Is(err, errHopeless) {
+				return false, err
+			}
 			if ctx.Err() == nil {
 				if last == nil || last.Error() != err.Error() {
 					w.say("  … %s: %s", what, firstLine(err))
@@ -196,6 +199,9 @@ func (w *world) eventually(ctx context.Context, limit time.Duration, what string
 	require.NoError(w.t, errors.Join(err, last2(err, last)), what)
 	w.say("%s (after %.1f s)", what, w.clock.Since(began).Seconds())
 }
+
+// errHopeless ends a wait: what it is for cannot come any more.
+var errHopeless = errors.New("there is nothing to wait for")
 
 func last2(err, last error) error {
 	if err == nil {

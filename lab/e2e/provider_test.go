@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
 const (
@@ -106,11 +107,15 @@ func (w *world) controlPlaneServes(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		if done, _, _ := unstructured.NestedBool(fields(u), "status", "initialization", "controlPlaneInitialized"); done {
-			return nil
+		if err := w.machineProblem(ctx, "cluster.x-k8s.io/control-plane"); err != nil {
+			return err
 		}
-		return w.machineProblem(ctx, "cluster.x-k8s.io/control-plane")
+		if done, _, _ := unstructured.NestedBool(fields(u), "status", "initialization", "controlPlaneInitialized"); !done {
+			return errors.New("its machine is bootstrapped")
+		}
+		return nil
 	})
+	w.must(ctx, w.kubectl, "-n", namespace, "annotate", "machinedeployment", cluster+"-md-0", clusterv1.PausedAnnotation+"-")
 	secret, err := w.get(ctx, namespace, "secrets", cluster+"-kubeconfig")
 	require.NoError(w.t, err)
 	encoded, _, err := unstructured.NestedString(fields(secret), "data", "value")
@@ -124,25 +129,31 @@ func (w *world) controlPlaneServes(ctx context.Context) {
 	})
 }
 
-// machineProblem says how far the machines with a label got, as an error that is shown as progress.
+// machineProblem says how far the machines with a label got, as an error that is shown as progress, until all of them are bootstrapped.
 func (w *world) machineProblem(ctx context.Context, selector string) error {
 	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", selector)
 	if err != nil {
 		return err
 	}
-	var lines []string
+	if len(machines) == 0 {
+		return errors.New("no machine is there yet")
+	}
+	var problems []error
 	for i := range machines {
 		for _, kind := range []string{"VirtualMachineProvisioned", "BootstrapExecSucceeded"} {
-			if status, detail := condition(&machines[i], kind); status != "True" {
-				lines = append(lines, machines[i].GetName()+": "+kind+" "+detail)
-				break
+			status, detail := condition(&machines[i], kind)
+			if status == "True" {
+				continue
 			}
+			problem := fmt.Errorf("%s: %s %s", machines[i].GetName(), kind, detail)
+			if strings.HasPrefix(detail, "BootstrapFailed") {
+				problem = fmt.Errorf("%w: %w", errHopeless, problem)
+			}
+			problems = append(problems, problem)
+			break
 		}
 	}
-	if len(lines) == 0 {
-		lines = append(lines, fmt.Sprintf("%d machines bootstrapped", len(machines)))
-	}
-	return errors.New(strings.Join(lines, "; "))
+	return errors.Join(problems...)
 }
 
 func (w *world) nodesBecomeReady(ctx context.Context) {

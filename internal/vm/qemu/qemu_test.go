@@ -167,7 +167,8 @@ func TestDecide(t *testing.T) {
 		reason string
 	}{
 		"a guest that runs":         {"exit 85", contract.AcceleratorKVM, "ran"},
-		"a guest that hangs":        {"exec sleep 60", contract.AcceleratorTCG, "within 2s"},
+		"a guest that hangs":        {"exec sleep 60", contract.AcceleratorTCG, "within 5s"},
+		"a guest that works on":     {"printf 'CPU 0/KVM' >/proc/$$/comm; while :; do :; done", contract.AcceleratorTCG, "of work"},
 		"a guest that resets":       {"exit 0", contract.AcceleratorTCG, "unexpected end"},
 		"a device nobody can use":   {"echo 'Could not access KVM kernel module' >&2; exit 1", contract.AcceleratorTCG, "Could not access"},
 		"a kernel that is too old":  {"echo 'failed to set MSR 0x10a' >&2; kill -ABRT $$", contract.AcceleratorTCG, "MSR"},

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
@@ -22,8 +25,15 @@ const (
 	trialStatus = trialCode<<1 | 1
 	// trialROMBytes is the size of the smallest firmware QEMU maps below 1 MiB.
 	trialROMBytes = 64 << 10
-	// trialTime is plenty: the guest needs a tenth of a second, most of it QEMU's start.
-	trialTime = 2 * time.Second
+	// trialWork is how long the guest's processor may work until it has to be at its end. It needs some milliseconds; what it waits for a core of
+	// a busy host does not count, or such a host would be taken for one without KVM.
+	trialWork = 100 * time.Millisecond
+	// trialLook is how often that is looked at: the kernel tells nobody when a thread of another process has worked for so long.
+	trialLook = 20 * time.Millisecond
+	// trialTime ends the trial of a guest that neither works nor ends.
+	trialTime = 5 * time.Second
+	// vcpu is the name that QEMU gives the thread of the guest's only processor, with debug-threads=on.
+	vcpu = "CPU 0/KVM"
 )
 
 // Verdict says which accelerator a host gets.
@@ -116,22 +126,63 @@ func (t Trial) run(ctx context.Context) error {
 	if err := os.WriteFile(rom, probeROM(), 0o600); err != nil {
 		return fmt.Errorf("writing the probe guest: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, trialTime)
+	limited, cancel := context.WithTimeoutCause(ctx, trialTime, fmt.Errorf("the probe guest did not come to its end within %s", trialTime))
 	defer cancel()
-	args := append(accelerate(contract.AcceleratorKVM),
+	limited, stop := context.WithCancelCause(limited)
+	defer stop(nil)
+	args := append(accelerate(contract.AcceleratorKVM), "-name", "probe,debug-threads=on",
 		"-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine", "pc", "-m", "16M", "-bios", rom,
 		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=1", trialPort))
-	out, err := exec.CommandContext(ctx, t.QEMU, args...).CombinedOutput() //nolint:gosec // an operator configures the program
+	said := &bytes.Buffer{}
+	program := exec.CommandContext(limited, t.QEMU, args...) //nolint:gosec // an operator configures the program
+	program.Stdout, program.Stderr = said, said
+	err := program.Start()
+	if err == nil {
+		go stopOverworked(limited, program.Process.Pid, stop)
+		err = program.Wait()
+	}
 	var ended *exec.ExitError
 	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("the probe guest did not come to its end within %s", trialTime)
 	case errors.As(err, &ended) && ended.ExitCode() == trialStatus:
 		return nil
+	case limited.Err() != nil:
+		return context.Cause(limited)
 	default:
-		said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("the probe guest did not run: %w: %s", errors.Join(err, errNotRun), said)
+		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+		return fmt.Errorf("the probe guest did not run: %w: %s", errors.Join(err, errNotRun), first)
 	}
+}
+
+// stopOverworked ends the trial of a guest whose processor has worked for longer than it needs: it hangs, or is interpreted. Where the thread cannot be
+// looked at, the limit in time remains.
+func stopOverworked(ctx context.Context, pid int, stop context.CancelCauseFunc) {
+	look := time.NewTicker(trialLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		if worked := workOf(pid); worked > trialWork {
+			stop(fmt.Errorf("the probe guest did not come to its end in %s of work", worked))
+			return
+		}
+	}
+}
+
+// workOf is the processor time that the guest's processor has had, as far as that can be told.
+func workOf(pid int) time.Duration {
+	threads, err := procfs.AllThreads(pid)
+	if err != nil {
+		return 0
+	}
+	for _, thread := range threads {
+		if stat, err := thread.Stat(); err == nil && stat.Comm == vcpu {
+			return time.Duration(stat.CPUTime() * float64(time.Second)).Round(time.Millisecond)
+		}
+	}
+	return 0
 }
 
 var errNotRun = errors.New("unexpected end")
