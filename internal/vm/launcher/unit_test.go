@@ -10,12 +10,15 @@ import (
 	"time"
 	"unicode/utf8"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/exit"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/health"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/qmp"
 )
 
 func good() *contract.Config {
@@ -134,6 +137,45 @@ func TestReportsAreMadeOnChangeOnly(t *testing.T) {
 	}
 	assert.Equal(t, 3, strings.Count(out.String(), contract.ReportPrefix))
 	assert.Contains(t, out.String(), "1970-01-01T00:00:07Z")
+}
+
+// TestAGuestThatGoesOnIsLeftAlone: a guest that had been resumed was ended all the same when whatever it said came soon after the launcher's looks.
+func TestAGuestThatGoesOnIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := clocktesting.NewFakeClock(time.Unix(7, 0))
+	log, _ := logtest.NewNullLogger()
+	l := &launcher{Options: Options{Clock: now, Log: log}, reports: &reporter{out: &out, clock: now}, config: good(), health: health.New(now, health.Rules{})}
+	g, w := &guest{launcher: l}, &watching{}
+	event := func(name, data string) { g.handle(w, qmp.Event{Name: name, Data: json.RawMessage(data)}) }
+	look := func() {
+		now.Step(tick)
+		require.NoError(t, g.retry(t.Context(), w))
+		g.beat(w, contract.Guest{Bootstrap: contract.BootstrapSucceeded})
+	}
+	problems := func() []string {
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		report, ok := contract.ParseReport([]byte(lines[len(lines)-1]))
+		require.True(t, ok)
+		return report.Guest.Problems
+	}
+	lacks := func() {
+		event("BLOCK_IO_ERROR", `{"node-name":"disk-root","nospace":true,"reason":"No space left on device"}`)
+		event("STOP", `{}`)
+	}
+	lacks()
+	event("RESUME", `{}`)
+	lacks()
+	g.beat(w, contract.Guest{Bootstrap: contract.BootstrapSucceeded})
+	require.Len(t, problems(), 1, "what was said before the pause tells nothing")
+	event("RESUME", `{}`)
+	look()
+	assert.Empty(t, problems(), "it has gone on for as long as it takes to look again")
+	for range 10 * good().SilenceSeconds {
+		look()
+	}
+	lacks()
+	assert.Len(t, problems(), 1, "a lack of room that comes later is another one")
 }
 
 func TestTheConsoleIsKeptAndBounded(t *testing.T) {

@@ -29,9 +29,10 @@ type watching struct {
 	// guest is what was heard last.
 	guest contract.Guest
 	heard bool
-	// full is since when a disk lacks room on the host, and tried when the guest was last let try again.
-	full, tried time.Time
-	disk        string
+	// full is since when a disk lacks room on the host, and resumed since when the guest goes on nevertheless: QEMU pauses it again at once if
+	// what was to be written still does not fit.
+	full, resumed time.Time
+	disk          string
 	// asked is when the guest was asked to power off.
 	asked time.Time
 }
@@ -98,6 +99,10 @@ func (g *guest) handle(w *watching, e qmp.Event) {
 		w.heard = false
 	case "SHUTDOWN", "STOP", "RESUME", "POWERDOWN", "GUEST_PANICKED", "WATCHDOG":
 		log.WithField("data", string(e.Data)).Info("QEMU says")
+		w.resumed = time.Time{}
+		if e.Name == "RESUME" {
+			w.resumed = g.Clock.Now()
+		}
 	case "BLOCK_IO_ERROR":
 		var data struct {
 			Device  string `json:"device"`
@@ -122,27 +127,41 @@ func (g *guest) trouble(w *watching, node, reason string, full bool) {
 		if w.full.IsZero() {
 			w.full = g.Clock.Now()
 		}
-		w.disk, w.tried = text, g.Clock.Now()
+		w.disk, w.resumed = text, time.Time{}
 	}
 	g.health.Trouble(text)
-	told := w.guest
-	if !w.heard {
-		told.Bootstrap = contract.BootstrapRunning
-	}
+	told := w.told()
 	told.Problems = append(slices.Clone(told.Problems), text)
 	g.tell(told)
 }
 
-// retry lets a guest go on that was paused for lack of room, or gives up when that went on for too long.
-func (g *guest) retry(ctx context.Context, w *watching) error {
-	if w.full.IsZero() {
-		return nil
+// told is what to report of the guest, whether or not it has said anything.
+func (w *watching) told() contract.Guest {
+	told := w.guest
+	if !w.heard {
+		told.Bootstrap = contract.BootstrapRunning
 	}
-	if g.Clock.Since(w.full) > seconds(g.config.SilenceSeconds) {
+	return told
+}
+
+// retry lets a guest go on that was paused for lack of room, notes when it does, and gives up when that takes too long. One that goes on is left
+// alone, whatever it says meanwhile: its words may be older than the pause.
+func (g *guest) retry(ctx context.Context, w *watching) error {
+	switch {
+	case w.full.IsZero():
+		return nil
+	case !w.resumed.IsZero():
+		if g.Clock.Since(w.resumed) >= tick {
+			g.Log.Info("there is room on the host again")
+			w.full = time.Time{}
+			g.health.Trouble("")
+			g.tell(w.told())
+		}
+		return nil
+	case g.Clock.Since(w.full) > seconds(g.config.SilenceSeconds):
 		return g.end(ctx, exit.Errorf(contract.ExitDiskFull, "%s, and there was none for %d s; free space on the host, the machine then starts by itself",
 			w.disk, g.config.SilenceSeconds))
 	}
-	w.tried = g.Clock.Now()
 	if err := g.command(ctx, "cont"); err != nil {
 		g.Log.WithError(err).Warn("letting the guest go on")
 	}
@@ -156,13 +175,8 @@ func (g *guest) beat(w *watching, beat contract.Guest) {
 	}
 	w.guest, w.heard = beat, true
 	g.health.Beat(beat)
-	if !w.full.IsZero() && g.Clock.Since(w.tried) < tick/2 {
-		return // it may have been said before the guest was paused
-	}
 	if !w.full.IsZero() {
-		g.Log.Info("there is room on the host again")
-		w.full = time.Time{}
-		g.health.Trouble("")
+		return // the lack of room was told, and is not over yet
 	}
 	g.tell(beat)
 }
