@@ -13,6 +13,7 @@ import (
 // Values the features are recognised by inside a guest.
 const (
 	dnsServer      = "10.100.0.1"
+	podDNSServer   = "10.96.0.10"
 	searchDomain   = "customer.example"
 	ntpServer      = "10.100.0.1"
 	iscsiPrefix    = "iqn.2016-04.io.example:"
@@ -90,8 +91,8 @@ func add(u *unstructured.Unstructured, path string, values ...any) error {
 // arg is a command line flag as Cluster API writes it.
 func arg(name, value string) any { return map[string]any{"name": name, "value": value} }
 
-// withFeatures turns on everything the provider's scope lists, on one cluster: what is particular to the guest's operating system on both
-// roles, the volumes where they belong.
+// withFeatures turns on everything the provider's scope lists, on one cluster: what Cluster API sets on both roles, what the provider sets on the one or the
+// other, so that what happens without it is seen, too.
 func withFeatures(all objects) error {
 	steps := []struct {
 		kind, name, path string

@@ -137,10 +137,12 @@ func (w *world) ask(ctx context.Context, node string, facts []fact) []string {
 	return answers
 }
 
+// resolvers prints which DNS servers a guest asks.
+const resolvers = "resolvectl dns 2>/dev/null; cat /run/systemd/resolve/resolv.conf /etc/resolv.conf"
+
 func commonFacts(node string) []fact {
 	return []fact{
 		{"host name", "hostname", node},
-		{"DNS server", "resolvectl dns 2>/dev/null; cat /run/systemd/resolve/resolv.conf /etc/resolv.conf", dnsServer},
 		{"SSH user", "cat /home/" + sshUser + "/.ssh/authorized_keys", sshKey},
 		{"registry mirror", "cat /etc/containerd/certs.d/docker.io/hosts.toml", mirrorHost},
 		{"proxy of the container runtime", "systemctl show containerd -p Environment", proxyURL},
@@ -168,6 +170,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 		_, controlPlane := nodes[i].GetLabels()["node-role.kubernetes.io/control-plane"]
 		if controlPlane {
 			facts = append(facts,
+				fact{"DNS server", resolvers, dnsServer},
 				fact{"search domain", "resolvectl domain 2>/dev/null; cat /run/systemd/resolve/resolv.conf /etc/resolv.conf", searchDomain},
 				fact{"NTP server", "cat /etc/systemd/timesyncd.conf.d/*.conf /etc/chrony/sources.d/*.sources 2>/dev/null", ntpServer},
 				fact{"iSCSI initiator", "cat /etc/iscsi/initiatorname.iscsi", "InitiatorName=" + iscsiPrefix},
@@ -176,6 +179,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 			)
 		} else {
 			facts = append(facts,
+				fact{"DNS server of the pod, as none is set", resolvers, podDNSServer},
 				fact{"host volume", "findmnt -no FSTYPE /data/" + hostVolumeTag, "9p"},
 				fact{"host volume is writable", "echo from-the-guest > /data/" + hostVolumeTag + "/e2e && cat /data/" + hostVolumeTag + "/e2e", "from-the-guest"},
 				fact{"kubelet's disk", "findmnt -no SOURCE /var/lib/kubelet", "/dev/vd"},
