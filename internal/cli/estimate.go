@@ -173,11 +173,11 @@ func (s *session) nights(ctx context.Context, o planOptions, e *examiner, found 
 		return nil, err
 	}
 	id := document.Cluster.ID
-	if !book.Spec.Clusters.For(id) && o.all {
-		return nil, nil //nolint:nilnil // of all clusters some are somebody else's
-	}
-	if !book.Spec.Clusters.For(id) {
-		return nil, usage("", "the playbook %s is not for cluster %s: see spec.clusters", book.Metadata.Name, id)
+	if !book.Spec.Clusters.For(selectedBy(found.cluster)) {
+		if o.all {
+			return nil, nil //nolint:nilnil // of all clusters some are somebody else's
+		}
+		return nil, notFor(book.Metadata.Name, id)
 	}
 	estimates, err := estimatesOf(book, o.estimates)
 	if err != nil {

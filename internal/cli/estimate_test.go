@@ -77,6 +77,14 @@ spec:
 	assert.Contains(t, got.stdout, "Nights ")
 }
 
+func TestAPlaybookSelectsClustersByLabels(t *testing.T) {
+	t.Parallel()
+	from := filepath.Join(fixture(t, "al9qy"), "input")
+	got := run(t, "plan", "--from", from, "--playbook", book(t, "  clusters: {organizations: [acme], selector: giantswarm.io/organization in (acme)}\n"), "-o", "json")
+	assert.NotEqual(t, CodeUsage, got.code, got.stderr)
+	assert.Contains(t, got.stdout, `"schedule"`)
+}
+
 func TestWhatCannotBeEstimatedIsRefused(t *testing.T) {
 	t.Parallel()
 	wrong := filepath.Join(t.TempDir(), "wrong.json")
@@ -87,6 +95,9 @@ func TestWhatCannotBeEstimatedIsRefused(t *testing.T) {
 		{"estimate", "show", wrong},
 		{"plan", "--from", from, "--estimates", wrong},
 		{"plan", "--from", from, "--playbook", book(t, "  clusters: {names: [b4n9x]}\n")},
+		{"plan", "--from", from, "--playbook", book(t, "  clusters: {selector: giantswarm.io/organization!=acme}\n")},
+		{"plan", "--from", from, "--playbook", book(t, "  clusters: {organizations: [globex]}\n")},
+		{"plan", "--from", from, "--playbook", book(t, "  clusters: {selector: a in (b}\n")},
 		{"plan", "--from", from, "--playbook", book(t, "  workers: {first: [nobody]}\n")},
 		{"playbook", "lint", book(t, "  estimates: "+wrong+"\n")},
 		{"run", "al9qy", "--estimates", wrong},

@@ -91,9 +91,13 @@ func readFleet(name string, above, sets []string) (*fleetFile, error) {
 // roster finds the clusters of every wave, and the windows that they wait for.
 func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) {
 	r, problems := f.Assign(candidates)
+	known := map[string]playbook.Cluster{}
+	for _, c := range candidates {
+		known[c.ID] = playbook.Cluster(c)
+	}
 	for i := range r.Groups {
 		for _, m := range r.Groups[i].Members {
-			if !f.books[i].Spec.Clusters.For(m.ID) {
+			if !f.books[i].Spec.Clusters.For(known[m.ID]) {
 				problems = append(problems, playbook.Problem{Path: fmt.Sprintf("spec.waves[%d]", i), Text: fmt.Sprintf("the playbook of wave %s is not for cluster %s", r.Groups[i].Name, m.ID)})
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 )
@@ -292,8 +293,8 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	if !e.Spec.Clusters.For(id) {
-		return usage("", "the playbook %s is not for cluster %s: see spec.clusters", e.Metadata.Name, id)
+	if !e.Spec.Clusters.MayBeFor(id) {
+		return notFor(e.Metadata.Name, id) // Before anything is read.
 	}
 	if err := s.obey(&o, e); err != nil {
 		return err
@@ -306,11 +307,24 @@ func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
 	if o.estimates, err = estimatesOf(e, o.estimatesFile); err != nil {
 		return err
 	}
-	o.estimated, o.book = true, e.Values
+	o.estimated, o.book, o.bookName, o.clusters = true, e.Values, e.Metadata.Name, e.Spec.Clusters
 	if o.hooks, o.notes, err = s.reactions(e); err != nil {
 		return err
 	}
 	return o.follow(e)
+}
+
+// selectedBy is what a playbook selects a cluster by.
+func selectedBy(cluster *legacy.Cluster) playbook.Cluster {
+	out := playbook.Cluster{ID: cluster.ID, Organization: cluster.Organization}
+	if cluster.Config != nil || cluster.ClusterConfig != nil {
+		out.Labels = labelsOf(cluster)
+	}
+	return out
+}
+
+func notFor(name, id string) error {
+	return usage("", "the playbook %s is not for cluster %s: see spec.clusters", name, id)
 }
 
 // follow takes from a playbook what no flag says.

@@ -79,6 +79,9 @@ type runOptions struct {
 	// plan is the file with the plan that people agreed to; book is what the playbook says, by path.
 	plan string
 	book map[string]string
+	// clusters are those that the playbook of that name is for.
+	clusters playbook.Clusters
+	bookName string
 	// wait has the run stay until its time comes.
 	wait bool
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
@@ -484,11 +487,17 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 		}
 	}
 	u.told = adopt.Of(e.opts)
-	u.found, err = e.examine(ctx, id)
+	if u.found, err = e.examine(ctx, id); err != nil {
+		return u, err
+	}
+	// A way back is never refused.
+	if !o.back && !o.clusters.For(selectedBy(u.found.cluster)) {
+		return u, notFor(o.bookName, id)
+	}
 	u.compare = func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error) {
 		return e.document(ctx, u.found, earlier)
 	}
-	return u, err
+	return u, nil
 }
 
 // placeOf is the namespace of a cluster's migration, also of one whose KVMConfig is gone already.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/invopop/jsonschema"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
@@ -75,29 +74,11 @@ type Wave struct {
 
 // Selection says which clusters are meant: those that are named, and those that have the organization and the labels.
 type Selection struct {
-	All           bool     `yaml:"all,omitempty" json:"all,omitempty" jsonschema_description:"Every cluster of the management cluster."`
-	Names         []string `yaml:"names,omitempty" json:"names,omitempty" jsonschema_description:"Ids of clusters, in this order."`
-	Organizations []string `yaml:"organizations,omitempty" json:"organizations,omitempty" jsonschema_description:"Clusters of these organizations, in the order of their ids."`
-	Selector      Selector `yaml:"selector,omitempty" json:"selector,omitempty" jsonschema_description:"Clusters whose KVMConfig has these labels, for example giantswarm.io/region=eu; with organizations, both must hold."`
-	Exclude       []string `yaml:"exclude,omitempty" json:"exclude,omitempty" jsonschema_description:"Ids of clusters that do not belong to it all the same."`
-}
-
-// Selector chooses by labels, as kubectl does.
-type Selector string
-
-// UnmarshalText reads it.
-func (s *Selector) UnmarshalText(text []byte) error {
-	if _, err := labels.Parse(string(text)); err != nil {
-		return fmt.Errorf("the selector %q: %w", text, err)
-	}
-	*s = Selector(text)
-	return nil
-}
-
-// Matches tells that a cluster has the labels.
-func (s Selector) Matches(set map[string]string) bool {
-	parsed, err := labels.Parse(string(s))
-	return err == nil && parsed.Matches(labels.Set(set))
+	All           bool              `yaml:"all,omitempty" json:"all,omitempty" jsonschema_description:"Every cluster of the management cluster."`
+	Names         []string          `yaml:"names,omitempty" json:"names,omitempty" jsonschema_description:"Ids of clusters, in this order."`
+	Organizations []string          `yaml:"organizations,omitempty" json:"organizations,omitempty" jsonschema_description:"Clusters of these organizations, in the order of their ids."`
+	Selector      playbook.Selector `yaml:"selector,omitempty" json:"selector,omitempty" jsonschema_description:"Clusters whose KVMConfig has these labels, for example giantswarm.io/region=eu; with organizations, both must hold."`
+	Exclude       []string          `yaml:"exclude,omitempty" json:"exclude,omitempty" jsonschema_description:"Ids of clusters that do not belong to it all the same."`
 }
 
 // Phases are those that a wave can end with, in their order.

@@ -159,8 +159,21 @@ func (s *Spec) Schedule() (*window.Schedule, error) {
 	return out, nil
 }
 
+// Cluster is what clusters are selected by.
+type Cluster struct {
+	ID, Organization string
+	// Labels are nil where nothing is left that had some: what has begun is then brought to its end.
+	Labels map[string]string
+}
+
 // For tells that the playbook is for a cluster.
-func (c Clusters) For(id string) bool {
+func (c Clusters) For(cluster Cluster) bool {
+	return c.MayBeFor(cluster.ID) && (len(c.Organizations) == 0 || slices.Contains(c.Organizations, cluster.Organization)) &&
+		(c.Selector == "" || cluster.Labels == nil || c.Selector.Matches(cluster.Labels))
+}
+
+// MayBeFor tells that the playbook is not for other clusters alone, as far as a name tells.
+func (c Clusters) MayBeFor(id string) bool {
 	return (len(c.Names) == 0 || slices.Contains(c.Names, id)) && !slices.Contains(c.Exclude, id)
 }
 

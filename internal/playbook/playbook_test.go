@@ -272,10 +272,26 @@ func TestLintDoubts(t *testing.T) {
 
 func TestClusters(t *testing.T) {
 	t.Parallel()
-	assert.True(t, Clusters{}.For("a"))
-	assert.False(t, Clusters{Exclude: []string{"a"}}.For("a"))
-	assert.False(t, Clusters{Names: []string{"b"}}.For("a"))
-	assert.False(t, Clusters{Names: []string{"a"}, Exclude: []string{"a"}}.For("a"))
+	a := Cluster{ID: "a", Organization: "acme", Labels: map[string]string{"region": "eu"}}
+	for spec, want := range map[string]bool{
+		"{}":                                       true,
+		"{exclude: [a]}":                           false,
+		"{names: [b]}":                             false,
+		"{names: [a], exclude: [a]}":               false,
+		"{organizations: [acme]}":                  true,
+		"{organizations: [globex]}":                false,
+		"{selector: region in (eu)}":               true,
+		"{selector: region!=eu}":                   false,
+		"{names: [a], selector: region=us}":        false,
+		"{organizations: [globex], names: [a]}":    false,
+		"{organizations: [acme], selector: other}": false,
+	} {
+		e := read(t, "spec: {clusters: "+spec+"}")
+		assert.Equal(t, want, e.Spec.Clusters.For(a), spec)
+	}
+	gone := Cluster{ID: "a", Organization: "acme"}
+	assert.True(t, Clusters{Selector: "region=us"}.For(gone), "what has begun is brought to its end")
+	assert.False(t, Clusters{Organizations: []string{"globex"}}.For(gone))
 }
 
 func FuzzRead(f *testing.F) {

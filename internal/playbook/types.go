@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
 )
 
@@ -48,8 +50,28 @@ type Spec struct {
 
 // Clusters selects clusters.
 type Clusters struct {
-	Names   []string `yaml:"names,omitempty" json:"names,omitempty" jsonschema_description:"Ids of the clusters; empty is every cluster."`
-	Exclude []string `yaml:"exclude,omitempty" json:"exclude,omitempty" jsonschema_description:"Ids of clusters it is not for."`
+	Names         []string `yaml:"names,omitempty" json:"names,omitempty" jsonschema_description:"Ids of the clusters; empty is every cluster."`
+	Organizations []string `yaml:"organizations,omitempty" json:"organizations,omitempty" jsonschema_description:"Organizations of the clusters; empty is every organization."`
+	Selector      Selector `yaml:"selector,omitempty" json:"selector,omitempty" jsonschema_description:"Labels of the clusters' KVMConfigs, as kubectl selects by them, for example giantswarm.io/region=eu. What else is said has to hold, too."`
+	Exclude       []string `yaml:"exclude,omitempty" json:"exclude,omitempty" jsonschema_description:"Ids of clusters it is not for."`
+}
+
+// Selector chooses by labels, as kubectl does.
+type Selector string
+
+// UnmarshalText reads it.
+func (s *Selector) UnmarshalText(text []byte) error {
+	if _, err := labels.Parse(string(text)); err != nil {
+		return fmt.Errorf("the selector %q: %w", text, err)
+	}
+	*s = Selector(text)
+	return nil
+}
+
+// Matches tells that a cluster has the labels.
+func (s Selector) Matches(set map[string]string) bool {
+	parsed, err := labels.Parse(string(s))
+	return err == nil && parsed.Matches(labels.Set(set))
 }
 
 // Windows say when something may begin. What has begun is brought to a safe end.

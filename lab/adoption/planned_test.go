@@ -1,6 +1,7 @@
 package adoption
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -63,6 +64,11 @@ func TestARunKeepsToThePlanThatWasAgreedTo(t *testing.T) {
 	assert.Contains(t, said, "migrate plan "+c.ID+" --against "+agreed)
 	other := o.planned(t, "other.plan")
 	set(memory)
+	book := filepath.Join(o.dir, "others.yaml")
+	require.NoError(t, os.WriteFile(book, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nmetadata: {name: others}\nspec: {clusters: {selector: region=mars}}\n"), 0o600))
+	code, _, said = o.run(t.Context(), append(until, "--playbook", book)...)
+	require.Equal(t, cli.CodeUsage, code, said)
+	assert.Contains(t, said, "the playbook others is not for cluster "+c.ID)
 	assert.Empty(t, before.Diff(mine(c.State(t))), "nothing was written")
 
 	// What is not part of the plan may change.
