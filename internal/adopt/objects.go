@@ -331,6 +331,41 @@ func (a *Adopter) Free(ctx context.Context, kind string, stage Stage) error {
 	})
 }
 
+// FreeCluster lifts the Cluster's pause, and gives it its KVMCluster before: Cluster API would do that in a look of its own, it looks at a Cluster once a
+// second, and the provider waits for it, as Nodes wait for the provider.
+func (a *Adopter) FreeCluster(ctx context.Context) error {
+	if err := a.own(ctx, "Cluster", "KVMCluster"); err != nil {
+		return err
+	}
+	return a.Free(ctx, "Cluster", ClusterFree)
+}
+
+// own lets the object of one kind belong to the object of another. The reference is as Cluster API's own for a Cluster without a topology, which names no
+// controller: another one would be corrected.
+func (a *Adopter) own(ctx context.Context, owner, owned string) error {
+	names := a.namesOf(owner)
+	owners, err := List(ctx, a.Management.Client, gvkOf(owner), a.Result.Namespace)
+	if err != nil {
+		return err
+	}
+	all, err := List(ctx, a.Management.Client, gvkOf(owned), a.Result.Namespace)
+	if err != nil {
+		return err
+	}
+	for i, name := range a.namesOf(owned) {
+		by, o := owners[names[i]], all[name]
+		if by == nil || o == nil || slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == by.GetUID() }) {
+			continue
+		}
+		reference := metav1.OwnerReference{APIVersion: by.GetAPIVersion(), Kind: by.GetKind(), Name: by.GetName(), UID: by.GetUID()}
+		patch := map[string]any{"metadata": map[string]any{"ownerReferences": append(o.GetOwnerReferences(), reference)}}
+		if err := a.Management.Writer.Merge(ctx, kube.TargetOf(o), patch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // PauseAgain pauses the Cluster and with it everything below. A Cluster that somebody has deleted by hand needs no pause, and must not keep anybody
 // from giving the machines back.
 func (a *Adopter) PauseAgain(ctx context.Context) error {

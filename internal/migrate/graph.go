@@ -126,7 +126,7 @@ func Graph(workers ...string) []Phase {
 			{
 				ID: "adopt/free-cluster", Title: "unpause the Cluster",
 				Why:    "the provider takes over the Endpoints from here on",
-				Before: stillFenced, Act: free("Cluster", adopt.ClusterFree), Verify: paused(false, "Cluster", "KVMCluster"),
+				Before: stillFenced, Act: adopting((*adopt.Adopter).FreeCluster), Verify: paused(false, "Cluster", "KVMCluster"),
 				Undo: adopting((*adopt.Adopter).PauseAgain), VerifyUndo: adopting((*adopt.Adopter).AwaitPausedAgain),
 			},
 			{

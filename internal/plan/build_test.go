@@ -124,6 +124,9 @@ func TestWhatExistsAsPlannedIsKept(t *testing.T) {
 			existing = append(existing, *o.DeepCopy())
 		}
 	}
+	for i := range existing {
+		existing[i].SetFinalizers(append([]string{"somebody.example/else"}, existing[i].GetFinalizers()...))
+	}
 	require.NoError(t, unstructured.SetNestedField(existing[len(existing)-1].Object, int64(7), "spec", "replicas"))
 	in.Comparer = Offline(existing)
 	p := build(t, in)

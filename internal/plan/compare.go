@@ -96,6 +96,9 @@ func diffValues(o *translate.Object, live *unstructured.Unstructured) []Diff {
 	var diffs []Diff
 	for _, v := range o.Values {
 		before, found := have[v.Path]
+		if finalizer, ok := v.After.(string); ok && strings.HasPrefix(v.Path, "metadata.finalizers[") && slices.Contains(live.GetFinalizers(), finalizer) {
+			continue // They are a set: others may have theirs before it.
+		}
 		if v.Generated && found || found && same(before, v.After) {
 			continue
 		}
@@ -228,7 +231,7 @@ func chosen(object map[string]any) map[string]any {
 		case "metadata":
 			metadata, _ := value.(map[string]any)
 			kept := map[string]any{}
-			for _, part := range []string{"labels", "annotations"} {
+			for _, part := range []string{"labels", "annotations", "finalizers"} {
 				if m, ok := metadata[part]; ok {
 					kept[part] = m
 				}

@@ -133,6 +133,8 @@ func (t *translation) machine(node *legacy.Node, placeholder string) {
 		o.set("metadata.annotations["+hook+"]", "", t.from("hooks"))
 	}
 	o.set("metadata.annotations["+clusterv1.MachineSkipRemediationAnnotation+"]", "", t.from("hooks"))
+	// Cluster API would put it on in a look of its own, and it looks at an object once a second.
+	o.add("metadata.finalizers", clusterv1.MachineFinalizer, t.from("adopt"))
 	o.set("spec.clusterName", t.id, t.identityOf())
 	version, l := t.nodeVersion(node)
 	if version != "" {

@@ -267,6 +267,8 @@ func (t *translation) clusterObject() {
 	if l := t.get(sourceRecord, "cluster.create_date"); text(l) != "" {
 		o.set("metadata.annotations[cluster.giantswarm.io/created-at]", text(l), t.from("identity", l))
 	}
+	// Cluster API would put it on in a look of its own, and it looks at an object once a second.
+	o.add("metadata.finalizers", clusterv1.ClusterFinalizer, t.from("infrastructure"))
 	o.set("spec.paused", true, t.from("pause"))
 	if cidr, ok := t.serviceCIDR(); ok {
 		o.set("spec.clusterNetwork.services.cidrBlocks", []any{cidr}, t.from("network-services", t.config("spec.cluster.kubernetes.api.clusterIPRange"), t.flag("--service-cluster-ip-range")))

@@ -27,7 +27,7 @@ type Object struct {
 	list       string
 	listParent map[string]any
 	listName   string
-	// Values lists every leaf below data, spec and metadata.{labels,annotations}, in the order they were set.
+	// Values lists every leaf below data, spec and metadata.{labels,annotations,finalizers}, in the order they were set.
 	Values []Value
 }
 

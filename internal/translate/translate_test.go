@@ -181,9 +181,9 @@ func leavesOf(o *Object) map[string]bool {
 		case "apiVersion", "kind":
 		case "metadata":
 			metadata, _ := value.(map[string]any)
-			for _, part := range []string{"labels", "annotations"} {
-				if m, ok := metadata[part].(map[string]any); ok {
-					walk("metadata."+part, m, visit)
+			for _, part := range []string{"labels", "annotations", "finalizers"} {
+				if v, ok := metadata[part]; ok {
+					walk("metadata."+part, v, visit)
 				}
 			}
 		default:
