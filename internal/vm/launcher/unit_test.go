@@ -169,6 +169,7 @@ func TestAGuestThatGoesOnIsLeftAlone(t *testing.T) {
 	g.beat(w, contract.Guest{Bootstrap: contract.BootstrapSucceeded})
 	require.Len(t, problems(), 1, "what was said before the pause tells nothing")
 	event("RESUME", `{}`)
+	event("POWERDOWN", `{}`)
 	look()
 	assert.Empty(t, problems(), "it has gone on for as long as it takes to look again")
 	for range 10 * good().SilenceSeconds {

@@ -99,8 +99,10 @@ func (g *guest) handle(w *watching, e qmp.Event) {
 		w.heard = false
 	case "SHUTDOWN", "STOP", "RESUME", "POWERDOWN", "GUEST_PANICKED", "WATCHDOG":
 		log.WithField("data", string(e.Data)).Info("QEMU says")
-		w.resumed = time.Time{}
-		if e.Name == "RESUME" {
+		switch e.Name {
+		case "STOP":
+			w.resumed = time.Time{}
+		case "RESUME":
 			w.resumed = g.Clock.Now()
 		}
 	case "BLOCK_IO_ERROR":

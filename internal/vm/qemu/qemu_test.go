@@ -149,6 +149,23 @@ func TestTheProbeGuestReachesItsEnd(t *testing.T) {
 	assert.Equal(t, trialStatus, ended.ExitCode())
 }
 
+// TestTheGuestsProcessorIsAThreadOfThatName: the name that is looked for is QEMU's own, which says the accelerator behind the slash.
+func TestTheGuestsProcessorIsAThreadOfThatName(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	program := exec.CommandContext(ctx, qemu(t), "-accel", "tcg", "-name", "probe,debug-threads=on", "-S", "-no-user-config", "-nodefaults", "-display", "none", "-m", "16M")
+	require.NoError(t, program.Start())
+	defer func() {
+		require.NoError(t, program.Process.Kill())
+		require.Error(t, program.Wait())
+	}()
+	require.Eventually(t, func() bool {
+		_, found := workOf(program.Process.Pid, strings.Replace(vcpu, "KVM", "TCG", 1))
+		return found
+	}, 15*time.Second, 10*time.Millisecond)
+}
+
 // pretended writes a program that does what a QEMU on some host would do.
 func pretended(t *testing.T, script string) Trial {
 	t.Helper()

@@ -26,8 +26,8 @@ const (
 	// trialROMBytes is the size of the smallest firmware QEMU maps below 1 MiB.
 	trialROMBytes = 64 << 10
 	// trialWork is how long the guest's processor may work until it has to be at its end. It needs some milliseconds; what it waits for a core of
-	// a busy host does not count, or such a host would be taken for one without KVM.
-	trialWork = 100 * time.Millisecond
+	// a busy host does not count, or such a host would be taken for one without KVM. A hypervisor below the host that takes time away unseen does count.
+	trialWork = 200 * time.Millisecond
 	// trialLook is how often that is looked at: the kernel tells nobody when a thread of another process has worked for so long.
 	trialLook = 20 * time.Millisecond
 	// trialTime ends the trial of a guest that neither works nor ends.
@@ -164,25 +164,25 @@ func stopOverworked(ctx context.Context, pid int, stop context.CancelCauseFunc) 
 			return
 		case <-look.C:
 		}
-		if worked := workOf(pid); worked > trialWork {
+		if worked, _ := workOf(pid, vcpu); worked > trialWork {
 			stop(fmt.Errorf("the probe guest did not come to its end in %s of work", worked))
 			return
 		}
 	}
 }
 
-// workOf is the processor time that the guest's processor has had, as far as that can be told.
-func workOf(pid int) time.Duration {
+// workOf is the processor time that a thread of a process has had, if there is one of that name.
+func workOf(pid int, name string) (time.Duration, bool) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
-		return 0
+		return 0, false
 	}
 	for _, thread := range threads {
-		if stat, err := thread.Stat(); err == nil && stat.Comm == vcpu {
-			return time.Duration(stat.CPUTime() * float64(time.Second)).Round(time.Millisecond)
+		if stat, err := thread.Stat(); err == nil && stat.Comm == name {
+			return time.Duration(stat.CPUTime() * float64(time.Second)).Round(time.Millisecond), true
 		}
 	}
-	return 0
+	return 0, false
 }
 
 var errNotRun = errors.New("unexpected end")
