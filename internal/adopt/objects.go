@@ -151,6 +151,11 @@ func (a *Adopter) VerifyApplied(ctx context.Context, phase string) error {
 	return a.refuseForeign(wanted, live)
 }
 
+// beingDeleted keeps a Cluster or Machine from being unpaused that Cluster API would then take apart.
+func beingDeleted(o *unstructured.Unstructured) error {
+	return fmt.Errorf("%w: %s is being deleted; give the cluster back with migrate rollback, and begin again", ErrReplaced, kube.TargetOf(o))
+}
+
 type key struct{ kind, namespace, name string }
 
 func keyOf(o *unstructured.Unstructured) key { return key{o.GetKind(), o.GetNamespace(), o.GetName()} }
@@ -199,6 +204,9 @@ func (a *Adopter) refuseForeign(wanted []*unstructured.Unstructured, live map[ke
 		}
 		if owner := there.GetLabels()[translate.LabelCluster]; owner != a.Picture.ID {
 			return fmt.Errorf("%w: %s exists and does not carry label %s=%s; find out whose it is", ErrForeign, kube.TargetOf(o), translate.LabelCluster, a.Picture.ID)
+		}
+		if there.GetDeletionTimestamp() != nil {
+			return beingDeleted(o)
 		}
 	}
 	return nil
@@ -295,7 +303,35 @@ func (a *Adopter) AwaitPausedAgain(ctx context.Context) error {
 			return nil
 		}
 	}
-	return a.AwaitPaused(ctx, true, "Cluster", "KVMCluster", "Machine")
+	kinds := []string{"Cluster", "Machine"}
+	owned, err := a.isOwned(ctx, "KVMCluster", clusters)
+	if err != nil {
+		return err
+	}
+	if owned {
+		kinds = append(kinds, "KVMCluster")
+	}
+	return a.AwaitPaused(ctx, true, kinds...)
+}
+
+// isOwned tells that every object of a kind belongs to one of the owners. A KVMCluster that no Cluster owns does nothing, and knows of no Cluster's pause.
+func (a *Adopter) isOwned(ctx context.Context, kind string, owners map[string]*unstructured.Unstructured) (bool, error) {
+	all, err := List(ctx, a.Management.Client, gvkOf(kind), a.Result.Namespace)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range a.namesOf(kind) {
+		o := all[name]
+		if o == nil || !slices.ContainsFunc(a.namesOf("Cluster"), func(name string) bool { return belongsTo(o, owners[name]) }) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// belongsTo tells that an object has another one among its owners.
+func belongsTo(o, owner *unstructured.Unstructured) bool {
+	return owner != nil && slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == owner.GetUID() })
 }
 
 // observed tells that the Paused condition is about the object as it is now.
@@ -354,7 +390,7 @@ func (a *Adopter) own(ctx context.Context, owner, owned string) error {
 	}
 	for i, name := range a.namesOf(owned) {
 		by, o := owners[names[i]], all[name]
-		if by == nil || o == nil || slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == by.GetUID() }) {
+		if by == nil || o == nil || belongsTo(o, by) {
 			continue
 		}
 		reference := metav1.OwnerReference{APIVersion: by.GetAPIVersion(), Kind: by.GetKind(), Name: by.GetName(), UID: by.GetUID()}
@@ -388,6 +424,9 @@ func (a *Adopter) applyKind(ctx context.Context, kind string, stage Stage, gone 
 		there := live[keyOf(wanted[i])]
 		if there == nil {
 			return gone(wanted[i])
+		}
+		if stage > AllPaused && there.GetDeletionTimestamp() != nil {
+			return beingDeleted(wanted[i])
 		}
 		if pausedIn(there) == pausedIn(wanted[i]) {
 			return nil

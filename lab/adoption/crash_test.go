@@ -1,8 +1,10 @@
 package adoption
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -174,6 +176,34 @@ func TestKilledAfterEveryNote(t *testing.T) {
 	o.untilDone(t, 0, bookkeeping, o.run, cli.CodeOK)
 	o.untilDone(t, 0, bookkeeping, o.rollback, cli.CodeOK)
 	assertGivenBack(t, c, before)
+}
+
+// TestGivenBackBeforeTheClusterHasAnything kills a run as soon as it has noted that the Cluster is to be unpaused, when no Cluster owns the KVMCluster yet: the
+// provider never says that such a one is paused, and a rollback must not wait for it.
+func TestGivenBackBeforeTheClusterHasAnything(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	before := c.State(t)
+	o := newOperator(t, c, "early")
+	begins := func(request *http.Request) bool { return bookkeeping(request) && says(request, "adopt/free-cluster") }
+	killed, _, code, said := o.killed(t.Context(), 1, begins, o.run)
+	require.True(t, killed, "it ended with %d: %s", code, said)
+	code, _, said = o.rollback(t.Context(), "--patience", "1m")
+	require.Equal(t, cli.CodeOK, code, said)
+	assertGivenBack(t, c, before)
+}
+
+// says tells that a request's body has a text in it.
+func says(request *http.Request, text string) bool {
+	if request.GetBody == nil {
+		return false
+	}
+	body, err := request.GetBody()
+	if err != nil {
+		return false
+	}
+	raw, err := io.ReadAll(body)
+	return err == nil && bytes.Contains(raw, []byte(text))
 }
 
 // untilDone kills and starts again until the program ends by itself; with after 0 the n-th run dies after its n-th write. It returns

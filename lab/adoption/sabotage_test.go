@@ -152,6 +152,31 @@ func giveBackDeleted(t *testing.T, gone bool) {
 	assertGivenBack(t, c, before)
 }
 
+// TestADeletedClusterIsNotUnpaused: Cluster API would take apart what is adopted. It cannot while the Cluster is paused.
+func TestADeletedClusterIsNotUnpaused(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	o := newOperator(t, c, "hasty")
+	before := c.State(t)
+	code, _, said := o.run(t.Context(), "--until", "translate")
+	require.Equal(t, cli.CodeOK, code, said)
+	cluster := &unstructured.Unstructured{}
+	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
+	cluster.SetNamespace(c.Namespace)
+	cluster.SetName(c.ID)
+	require.NoError(t, world.Client.Delete(t.Context(), cluster))
+	code, _, said = o.run(t.Context())
+	require.NotEqual(t, cli.CodeOK, code, said)
+	assert.Contains(t, said, "is being deleted; give the cluster back with migrate rollback")
+	require.NoError(t, world.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster))
+	paused, _, err := unstructured.NestedBool(cluster.Object, "spec", "paused")
+	require.NoError(t, err)
+	assert.True(t, paused)
+	code, _, said = o.rollback(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	assertGivenBack(t, c, before)
+}
+
 // TestAReplacedPodStopsTheRun deletes a VM's pod after the run has begun to fence: its replacement is another VM.
 func TestAReplacedPodStopsTheRun(t *testing.T) {
 	t.Parallel()
