@@ -93,7 +93,10 @@ func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) 
 	r, problems := f.Assign(candidates)
 	known := map[string]playbook.Cluster{}
 	for _, c := range candidates {
-		known[c.ID] = playbook.Cluster(c)
+		known[c.ID] = playbook.Cluster{ID: c.ID} // Of a migration that is all that is left, only the namespace is known.
+		if c.Labels != nil {
+			known[c.ID] = playbook.Cluster{ID: c.ID, Organization: c.Organization, Labels: c.Labels}
+		}
 	}
 	for i := range r.Groups {
 		for _, m := range r.Groups[i].Members {

@@ -487,17 +487,22 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 		}
 	}
 	u.told = adopt.Of(e.opts)
-	if u.found, err = e.examine(ctx, id); err != nil {
-		return u, err
-	}
-	// A way back is never refused.
-	if !o.back && !o.clusters.For(selectedBy(u.found.cluster)) {
-		return u, notFor(o.bookName, id)
+	if u.found, err = e.examine(ctx, id); err == nil {
+		err = o.isFor(u)
 	}
 	u.compare = func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error) {
 		return e.document(ctx, u.found, earlier)
 	}
-	return u, nil
+	return u, err
+}
+
+// isFor is an error when the playbook is for other clusters. A way back is never refused, and what has begun is brought to its end, whatever labels the
+// cluster has got since.
+func (o *runOptions) isFor(u *undertaking) error {
+	if o.back || migrate.Started(u.object) || o.clusters.For(selectedBy(u.found.cluster)) {
+		return nil
+	}
+	return notFor(o.bookName, u.id)
 }
 
 // placeOf is the namespace of a cluster's migration, also of one whose KVMConfig is gone already.

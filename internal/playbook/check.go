@@ -161,14 +161,15 @@ func (s *Spec) Schedule() (*window.Schedule, error) {
 
 // Cluster is what clusters are selected by.
 type Cluster struct {
-	ID, Organization string
-	// Labels are nil where nothing is left that had some: what has begun is then brought to its end.
-	Labels map[string]string
+	ID string
+	// Organization is empty where it is not known, and Labels are nil: what is not known does not count.
+	Organization string
+	Labels       map[string]string
 }
 
 // For tells that the playbook is for a cluster.
 func (c Clusters) For(cluster Cluster) bool {
-	return c.MayBeFor(cluster.ID) && (len(c.Organizations) == 0 || slices.Contains(c.Organizations, cluster.Organization)) &&
+	return c.MayBeFor(cluster.ID) && (len(c.Organizations) == 0 || cluster.Organization == "" || slices.Contains(c.Organizations, cluster.Organization)) &&
 		(c.Selector == "" || cluster.Labels == nil || c.Selector.Matches(cluster.Labels))
 }
 
