@@ -96,8 +96,8 @@ func diffValues(o *translate.Object, live *unstructured.Unstructured) []Diff {
 	var diffs []Diff
 	for _, v := range o.Values {
 		before, found := have[v.Path]
-		if finalizer, ok := v.After.(string); ok && strings.HasPrefix(v.Path, "metadata.finalizers[") && slices.Contains(live.GetFinalizers(), finalizer) {
-			continue // They are a set: others may have theirs before it.
+		if finalizerOf(v) && hasFinalizer(live, v) {
+			continue
 		}
 		if v.Generated && found || found && same(before, v.After) {
 			continue
@@ -105,6 +105,14 @@ func diffValues(o *translate.Object, live *unstructured.Unstructured) []Diff {
 		diffs = append(diffs, Diff{Path: v.Path, Before: before, After: v.After})
 	}
 	return diffs
+}
+
+// finalizerOf tells that a value is a finalizer. They are a set, of which others have theirs: only those that are planned are compared, wherever they are.
+func finalizerOf(v translate.Value) bool { return strings.HasPrefix(v.Path, "metadata.finalizers[") }
+
+func hasFinalizer(live *unstructured.Unstructured, v translate.Value) bool {
+	name, ok := v.After.(string)
+	return ok && slices.Contains(live.GetFinalizers(), name)
 }
 
 // Live compares by server-side dry-run apply: the server's own defaults, validation and admission have their say. Objects that
@@ -204,10 +212,13 @@ func (c *live) state(o *translate.Object, answer *unstructured.Unstructured) Sta
 	flatten("", chosen(before.Object), func(path string, value any) { have[path] = value })
 	flatten("", chosen(answer.Object), func(path string, value any) { want[path] = value })
 	generated := map[string]bool{}
+	var diffs []Diff
 	for _, v := range o.Values {
 		generated[v.Path] = v.Generated
+		if finalizerOf(v) && !hasFinalizer(before, v) {
+			diffs = append(diffs, Diff{Path: v.Path, After: v.After})
+		}
 	}
-	var diffs []Diff
 	for path, after := range want {
 		if earlier, found := have[path]; (!found || !same(earlier, after)) && (!generated[path] || !found) {
 			diffs = append(diffs, Diff{Path: path, Before: earlier, After: after})
@@ -231,7 +242,7 @@ func chosen(object map[string]any) map[string]any {
 		case "metadata":
 			metadata, _ := value.(map[string]any)
 			kept := map[string]any{}
-			for _, part := range []string{"labels", "annotations", "finalizers"} {
+			for _, part := range []string{"labels", "annotations"} {
 				if m, ok := metadata[part]; ok {
 					kept[part] = m
 				}
