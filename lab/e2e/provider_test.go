@@ -95,6 +95,11 @@ func (w *world) clusterIsApplied(ctx context.Context) {
 	all, err := parse(manifest)
 	require.NoError(w.t, err)
 	require.NoError(w.t, withFeatures(all))
+	// kubeadm asks the new API server for the DNS addon once, and waits ten seconds for the answer. A worker is made as soon as the server is up, and where two
+	// cores emulate both, its boot takes what the answer needs.
+	workers, err := all.find("MachineDeployment", "")
+	require.NoError(w.t, err)
+	workers.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
 	text, err := all.manifest()
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.work, "cluster.yaml"), []byte(text), 0o600))
