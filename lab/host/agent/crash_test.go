@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/host/agent"
 )
@@ -110,8 +112,13 @@ func processes(t *testing.T, word string) []string {
 
 func cables(t *testing.T, host string) []string {
 	t.Helper()
-	links, err := netlink.LinkList()
-	require.NoError(t, err)
+	var links []netlink.Link
+	// Other tests' pods come and go meanwhile, which interrupts a list.
+	interrupted := func(err error) bool { return errors.Is(err, netlink.ErrDumpInterrupted) }
+	require.NoError(t, retry.OnError(retry.DefaultBackoff, interrupted, func() (err error) {
+		links, err = netlink.LinkList()
+		return err
+	}))
 	var found []string
 	for _, l := range links {
 		if l.Attrs().Alias == "lab-host "+host {
