@@ -152,8 +152,8 @@ func (a *Adopter) VerifyApplied(ctx context.Context, phase string) error {
 }
 
 // beingDeleted keeps a Cluster or Machine from being unpaused that Cluster API would then take apart.
-func beingDeleted(o *unstructured.Unstructured) error {
-	return fmt.Errorf("%w: %s is being deleted; give the cluster back with migrate rollback, and begin again", ErrReplaced, kube.TargetOf(o))
+func (a *Adopter) beingDeleted(o *unstructured.Unstructured) error {
+	return fmt.Errorf("%w: %s is being deleted; give the cluster back with migrate rollback %s, and begin again", ErrReplaced, kube.TargetOf(o), a.Picture.ID)
 }
 
 type key struct{ kind, namespace, name string }
@@ -206,7 +206,7 @@ func (a *Adopter) refuseForeign(wanted []*unstructured.Unstructured, live map[ke
 			return fmt.Errorf("%w: %s exists and does not carry label %s=%s; find out whose it is", ErrForeign, kube.TargetOf(o), translate.LabelCluster, a.Picture.ID)
 		}
 		if there.GetDeletionTimestamp() != nil {
-			return beingDeleted(o)
+			return a.beingDeleted(o)
 		}
 	}
 	return nil
@@ -426,7 +426,7 @@ func (a *Adopter) applyKind(ctx context.Context, kind string, stage Stage, gone 
 			return gone(wanted[i])
 		}
 		if stage > AllPaused && there.GetDeletionTimestamp() != nil {
-			return beingDeleted(wanted[i])
+			return a.beingDeleted(wanted[i])
 		}
 		if pausedIn(there) == pausedIn(wanted[i]) {
 			return nil

@@ -130,10 +130,7 @@ func giveBackDeleted(t *testing.T, gone bool) {
 	code, _, said := o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 
-	cluster := &unstructured.Unstructured{}
-	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
-	cluster.SetNamespace(c.Namespace)
-	cluster.SetName(c.ID)
+	cluster := capiCluster(c)
 	require.NoError(t, world.Client.Delete(t.Context(), cluster))
 	machines := &unstructured.UnstructuredList{}
 	machines.SetGroupVersionKind(cluster.GroupVersionKind().GroupVersion().WithKind("MachineList"))
@@ -152,6 +149,15 @@ func giveBackDeleted(t *testing.T, gone bool) {
 	assertGivenBack(t, c, before)
 }
 
+// capiCluster names the Cluster that a migration makes of a legacy one.
+func capiCluster(c *migrationtest.Cluster) *unstructured.Unstructured {
+	cluster := &unstructured.Unstructured{}
+	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
+	cluster.SetNamespace(c.Namespace)
+	cluster.SetName(c.ID)
+	return cluster
+}
+
 // TestADeletedClusterIsNotUnpaused: Cluster API would take apart what is adopted. It cannot while the Cluster is paused.
 func TestADeletedClusterIsNotUnpaused(t *testing.T) {
 	t.Parallel()
@@ -160,14 +166,11 @@ func TestADeletedClusterIsNotUnpaused(t *testing.T) {
 	before := c.State(t)
 	code, _, said := o.run(t.Context(), "--until", "translate")
 	require.Equal(t, cli.CodeOK, code, said)
-	cluster := &unstructured.Unstructured{}
-	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"})
-	cluster.SetNamespace(c.Namespace)
-	cluster.SetName(c.ID)
+	cluster := capiCluster(c)
 	require.NoError(t, world.Client.Delete(t.Context(), cluster))
 	code, _, said = o.run(t.Context())
 	require.NotEqual(t, cli.CodeOK, code, said)
-	assert.Contains(t, said, "is being deleted; give the cluster back with migrate rollback")
+	assert.Contains(t, said, "is being deleted; give the cluster back with migrate rollback "+c.ID)
 	require.NoError(t, world.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), cluster))
 	paused, _, err := unstructured.NestedBool(cluster.Object, "spec", "paused")
 	require.NoError(t, err)
