@@ -29,8 +29,10 @@ const (
 	MachineLabel = "infrastructure.cluster.x-k8s.io/machine"
 	// EvictableLabel is on pods whose guest has been drained: the disruption budget does not cover them any more.
 	EvictableLabel = "infrastructure.cluster.x-k8s.io/evictable"
-	// EvictionRequestedAnnotation is the time (RFC 3339) at which somebody first asked to evict the pod.
+	// EvictionRequestedAnnotation is the time (RFC 3339) at which somebody last asked to evict the pod, to a minute. Ten minutes later the request is forgotten.
 	EvictionRequestedAnnotation = "infrastructure.cluster.x-k8s.io/eviction-requested"
+	// EvictionDrainSinceAnnotation is the time (RFC 3339) at which the drain of the guest for an eviction began.
+	EvictionDrainSinceAnnotation = "infrastructure.cluster.x-k8s.io/eviction-drain-since"
 	// PodUIDAnnotation on a KVMMachine records the one pod that was made for it. A machine is never made twice: its disks go with its pod.
 	PodUIDAnnotation = "infrastructure.cluster.x-k8s.io/pod-uid"
 	// HoldAnnotation on a KVMMachine keeps the provider from making its virtual machine for as long as it is there, whatever its value. One that

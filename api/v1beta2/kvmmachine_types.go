@@ -132,7 +132,8 @@ type HostVolume struct {
 // +kubebuilder:validation:XValidation:rule="has(self.hostPath) != has(self.claimTemplate)",message="give either hostPath or claimTemplate"
 type EtcdVolume struct {
 	// hostPath is an absolute directory on the management cluster node; each machine gets a directory of its name in it.
-	// A machine that moves to another node starts empty there.
+	// A machine that moves to another node starts empty there. The directory stays when the machine goes, with all of the cluster's
+	// Secrets in it: whoever owns the node removes it.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^/`
 	// +kubebuilder:validation:MaxLength=4096

@@ -65,7 +65,7 @@ func New(ctx context.Context, rc *rest.Config, o *Options, version Version, logg
 		return nil, fmt.Errorf("making the manager: %w", err)
 	}
 	if o.WebhookPort != 0 {
-		if err := webhooks.SetupWithManager(ctx, mgr, clock.RealClock{}); err != nil {
+		if err := webhooks.SetupWithManager(ctx, mgr, o.Namespace, clock.RealClock{}); err != nil {
 			return nil, fmt.Errorf("setting up: %w", err)
 		}
 	}
@@ -112,7 +112,7 @@ func managerOptions(o *Options) (ctrl.Options, error) {
 }
 
 func addControllers(ctx context.Context, mgr ctrl.Manager, o *Options) error {
-	timestamps, err := metrics.New(ctrlmetrics.Registry, clock.RealClock{})
+	timestamps, err := metrics.New(ctrlmetrics.Registry, o.WatchFilter, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}

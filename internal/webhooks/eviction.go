@@ -14,11 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
 const fieldOwner = "capk-controller"
@@ -26,36 +27,49 @@ const fieldOwner = "capk-controller"
 // Eviction holds evictions of virtual machines until their guests are drained. It only notes that somebody asked; the machine's
 // controller drains, and lets go by a label.
 type Eviction struct {
-	// Client reads pods from the manager's cache and notes the request on them.
+	// Client reads from the manager's cache and notes requests on pods.
 	Client client.Client
-	Clock  clock.PassiveClock
+	// Namespace is the only one that the manager's cache holds; empty for all of them.
+	Namespace string
+	Clock     clock.PassiveClock
 }
 
 var _ admission.Handler = &Eviction{}
 
-// Handle answers "try again later" for a virtual machine that is not drained yet, and lets everything else pass.
+// noteEvery is how often a request that is repeated is noted again, so that it does not look given up.
+const noteEvery = time.Minute
+
+// Handle answers "try again later" for a virtual machine that is not drained yet, and lets everything else pass. It sees every eviction in the
+// management cluster, and an answer with an error is a refusal, whatever the failure policy: what it cannot read it lets pass, because the
+// disruption budget still holds virtual machines.
 func (w *Eviction) Handle(ctx context.Context, request admission.Request) admission.Response {
-	pod := &corev1.Pod{}
-	err := w.Client.Get(ctx, client.ObjectKey{Namespace: request.Namespace, Name: request.Name}, pod)
-	if apierrors.IsNotFound(err) {
-		return admission.Allowed("no such pod is known")
+	if w.Namespace != "" && request.Namespace != w.Namespace {
+		return admission.Allowed("another namespace than the provider's")
 	}
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, fmt.Errorf("reading pod %s/%s: %w", request.Namespace, request.Name, err))
+	log := ctrl.LoggerFrom(ctx)
+	pod := &corev1.Pod{}
+	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: request.Namespace, Name: request.Name}, pod); err != nil {
+		if !apierrors.IsNotFound(err) {
+			log.Error(err, "reading the pod to be evicted", "pod", request.Namespace+"/"+request.Name)
+		}
+		return admission.Allowed("no such pod is known")
 	}
 	if !held(pod) {
 		return admission.Allowed("")
 	}
-	last, err := w.lastControlPlane(ctx, pod)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
-	if (request.DryRun == nil || !*request.DryRun) && pod.Annotations[infrav1.EvictionRequestedAnnotation] == "" {
+	if (request.DryRun == nil || !*request.DryRun) && w.toBeNoted(pod) {
 		if err := w.note(ctx, pod); err != nil {
-			return admission.Errored(http.StatusInternalServerError, err)
+			log.Error(err, "noting an eviction")
+			return later(pod, "the request could not be noted, ask again: "+err.Error())
 		}
 	}
-	return later(pod, last)
+	return later(pod, w.reason(ctx, pod))
+}
+
+// toBeNoted says whether a request has to be written down: the first one, and one of those that repeat it.
+func (w *Eviction) toBeNoted(pod *corev1.Pod) bool {
+	noted, err := time.Parse(time.RFC3339, pod.Annotations[infrav1.EvictionRequestedAnnotation])
+	return err != nil || w.Clock.Since(noted) >= noteEvery
 }
 
 // held says whether a pod is a virtual machine that runs and is not drained.
@@ -69,7 +83,7 @@ func held(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
-// note records when somebody first asked. The UID keeps it off a later pod of the same name.
+// note records when somebody asked. The UID keeps it off a later pod of the same name.
 func (w *Eviction) note(ctx context.Context, pod *corev1.Pod) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         pod.UID,
@@ -85,38 +99,28 @@ func (w *Eviction) note(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// lastControlPlane says whether a pod is the only control plane machine of its cluster: its disks are the cluster.
-func (w *Eviction) lastControlPlane(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	if pod.Labels[infrav1.RoleLabel] != string(contract.RoleControlPlane) {
-		return false, nil
-	}
-	cluster := pod.Labels[clusterv1.ClusterNameLabel]
-	pods := &corev1.PodList{}
-	err := w.Client.List(ctx, pods, client.InNamespace(pod.Namespace), client.MatchingLabels{
-		clusterv1.ClusterNameLabel: cluster, infrav1.RoleLabel: string(contract.RoleControlPlane),
-	})
-	if err != nil {
-		return false, fmt.Errorf("counting the control plane machines of cluster %s: %w", cluster, err)
-	}
-	for i := range pods.Items {
-		other := &pods.Items[i]
-		if other.Name != pod.Name && other.DeletionTimestamp.IsZero() && other.Labels[infrav1.MachineLabel] != "" {
-			return false, nil
+// reason is why the pod does not go yet: what the machine's controller says, or what it will say when it has seen the request.
+func (w *Eviction) reason(ctx context.Context, pod *corev1.Pod) string {
+	machine := &infrav1.KVMMachine{}
+	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels[infrav1.MachineLabel]}, machine); err == nil {
+		if conditions.IsTrue(machine, clusterv1.PausedCondition) {
+			return "it or its Cluster is paused, so nobody drains its node; end the pause first"
+		}
+		if said := conditions.Get(machine, infrav1.GuestDrainedCondition); said != nil && said.Message != "" {
+			return said.Message
 		}
 	}
-	return true, nil
+	if pod.Labels[infrav1.RoleLabel] == infrav1.RoleControlPlane {
+		return "it goes when etcd can do without it and its node has been drained"
+	}
+	return "its node is drained first, then the eviction passes"
 }
 
 // later is the answer that kubectl drain and other eviction clients repeat their request on. It names no time to wait, as the API
 // server's own answer for disruption budgets: with one, every client of Go's library waits in silence, ten times, before anybody sees
 // the message.
-func later(pod *corev1.Pod, last bool) admission.Response {
-	message := fmt.Sprintf("pod %s/%s is the virtual machine of KVMMachine %s: its node is drained first, then the eviction passes",
-		pod.Namespace, pod.Name, pod.Labels[infrav1.MachineLabel])
-	if last {
-		message = fmt.Sprintf("pod %s/%s is the only control plane machine of cluster %s: add control plane machines first, or delete Machine and cluster if it is to go",
-			pod.Namespace, pod.Name, pod.Labels[clusterv1.ClusterNameLabel])
-	}
+func later(pod *corev1.Pod, why string) admission.Response {
+	message := fmt.Sprintf("pod %s/%s is the virtual machine of KVMMachine %s: %s", pod.Namespace, pod.Name, pod.Labels[infrav1.MachineLabel], why)
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
 		Allowed: false,
 		Result: &metav1.Status{

@@ -15,8 +15,8 @@ import (
 // EvictionPath is where the API server sends evictions.
 const EvictionPath = "/evictions"
 
-// SetupWithManager registers all webhooks and the indexes they need.
-func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clock clock.PassiveClock) error {
+// SetupWithManager registers all webhooks and the indexes they need. The namespace is the only one that the manager's cache holds; empty for all.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, namespace string, clock clock.PassiveClock) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clock clock.Passive
 			return fmt.Errorf("registering webhooks: %w", err)
 		}
 	}
-	mgr.GetWebhookServer().Register(EvictionPath, &webhook.Admission{Handler: &Eviction{Client: mgr.GetClient(), Clock: clock}})
+	mgr.GetWebhookServer().Register(EvictionPath, &webhook.Admission{Handler: &Eviction{Client: mgr.GetClient(), Namespace: namespace, Clock: clock}})
 	return nil
 }
 

@@ -286,7 +286,7 @@ func TestClusterClassTemplate(t *testing.T) {
 		setVariables(t, namespace, map[string]any{
 			"dns":                      map[string]any{"servers": []any{"10.0.0.53"}, "searchDomains": []any{"customer.example"}},
 			"ntp":                      map[string]any{"servers": []any{"ntp.example"}},
-			"iscsiInitiatorNamePrefix": "iqn.2016-04.com.example",
+			"iscsiInitiatorNamePrefix": "iqn.2016-04.com.example:",
 			"etcdHostPath":             "/var/lib/etcd-data",
 			"hostVolumes":              []any{map[string]any{"mountTag": "data", "hostPath": "/srv/data"}},
 			"ingress":                  map[string]any{"className": "nginx", "hosts": []any{"api.example"}},
@@ -306,7 +306,7 @@ func TestClusterClassTemplate(t *testing.T) {
 					found, _, err := unstructured.NestedMap(items[i].Object, "spec", "template", "spec")
 					if err == nil && items[i].GetLabels()["topology.cluster.x-k8s.io/deployment-name"] == deployment && found["image"] == "flatcar-"+version {
 						spec = found
-						return nil
+						return admitted(ctx, &items[i])
 					}
 				}
 				clusters, err := list(ctx, core, "Cluster", namespace)
@@ -327,7 +327,7 @@ func TestClusterClassTemplate(t *testing.T) {
 			"image": "flatcar-" + version, "deletionPolicy": "Delete",
 			"dns":   map[string]any{"servers": []any{"10.0.0.53"}, "searchDomains": []any{"customer.example"}},
 			"ntp":   map[string]any{"servers": []any{"ntp.example"}},
-			"iscsi": map[string]any{"initiatorNamePrefix": "iqn.2016-04.com.example"},
+			"iscsi": map[string]any{"initiatorNamePrefix": "iqn.2016-04.com.example:"},
 		}
 		worker := maps.Clone(common)
 		worker["hostVolumes"] = []any{map[string]any{"mountTag": "data", "hostPath": "/srv/data"}}

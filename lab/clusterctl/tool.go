@@ -144,13 +144,3 @@ func (t Tool) Backup(ctx context.Context, namespace, dir string) error {
 	_, _, err := t.Run(ctx, "move", "--namespace", namespace, "--to-directory", dir)
 	return err
 }
-
-// Delete removes this provider. Its CRDs, and with them all machines, stay unless all is true.
-func (t Tool) Delete(ctx context.Context, all bool) error {
-	args := []string{"delete", "--infrastructure", "kvm"}
-	if all {
-		args = append(args, "--include-crd", "--include-namespace")
-	}
-	_, _, err := t.Run(ctx, args...)
-	return err
-}

@@ -142,7 +142,7 @@ func TestClusterFromCreationToDeletion(t *testing.T) {
 		return meta.IsStatusConditionTrue(s.infra(t).Status.Conditions, clusterv1.PausedCondition)
 	})
 	s.setReady(t, p1, "10.1.0.1", true)
-	assert.Never(t, func() bool { return len(s.addresses(t, "demo-control-plane-ipv4")) != 2 }, time.Second, interval, "nothing happens while paused")
+	never(t, "nothing happens while paused", func() bool { return len(s.addresses(t, "demo-control-plane-ipv4")) != 2 })
 	s.pause(t, false)
 	s.until(t, "after the pause", func() bool { return len(s.addresses(t, "demo-control-plane-ipv4")) == 1 })
 

@@ -101,9 +101,9 @@ func (d *demo) quiet(t *testing.T, m *infrav1.KVMMachine) {
 	for _, value := range []string{"a", "b", "c"} {
 		d.nudge(t, m, value)
 	}
-	require.Never(t, func() bool {
+	never(t, "writes at steady state", func() bool {
 		return d.reread(t, m).ResourceVersion != before.ResourceVersion || d.pod(t, m).ResourceVersion != pod.ResourceVersion
-	}, calm, interval, "no writes at steady state")
+	})
 }
 
 // gate returns the pod's readiness gate.
@@ -266,12 +266,12 @@ func TestOrphanSurvivesItsMachineAndTheGarbageCollector(t *testing.T) {
 	require.NoError(t, d.Delete(t.Context(), m))
 	d.gone(t, m)
 
-	require.Never(t, func() bool {
+	never(t, "what belongs to an orphan is touched", func() bool {
 		claim := &corev1.PersistentVolumeClaim{}
 		err := d.Get(t.Context(), client.ObjectKey{Namespace: d.namespace, Name: "orphan-etcd"}, claim)
 		now := d.pod(t, m)
 		return now.DeletionTimestamp != nil || now.UID != pod.UID || err != nil || claim.DeletionTimestamp != nil
-	}, calm, interval)
+	})
 }
 
 func TestPauseStopsEverything(t *testing.T) {

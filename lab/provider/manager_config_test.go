@@ -79,3 +79,39 @@ func TestImagesAreNamedInOnePlace(t *testing.T) {
 	}))
 	assert.Equal(t, []string{filepath.Join(root, "manager", "manager.yaml")}, files)
 }
+
+// TestTheAutoscalerNamesTheManager as the other manifests do: nothing tells when it sizes a Deployment that does not exist.
+func TestTheAutoscalerNamesTheManager(t *testing.T) {
+	t.Parallel()
+	rendered, err := render("vpa")
+	require.NoError(t, err)
+	require.Len(t, rendered, 1)
+	scaler := rendered[0]
+	assert.Equal(t, "VerticalPodAutoscaler", scaler.GetKind())
+	deployments := 0
+	objects, err := renderDefault()
+	require.NoError(t, err)
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		deployments++
+		target, _, err := unstructured.NestedStringMap(scaler.Object, "spec", "targetRef")
+		require.NoError(t, err)
+		assert.Equal(t, map[string]string{"apiVersion": o.GetAPIVersion(), "kind": "Deployment", "name": o.GetName()}, target)
+		assert.Equal(t, o.GetNamespace(), scaler.GetNamespace())
+		containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+		require.NoError(t, err)
+		policies, _, err := unstructured.NestedSlice(scaler.Object, "spec", "resourcePolicy", "containerPolicies")
+		require.NoError(t, err)
+		require.Len(t, policies, len(containers))
+		for i := range policies {
+			policy, ok := policies[i].(map[string]any)
+			require.True(t, ok)
+			container, ok := containers[i].(map[string]any)
+			require.True(t, ok)
+			assert.Equal(t, container["name"], policy["containerName"])
+		}
+	}
+	assert.Equal(t, 1, deployments)
+}

@@ -97,18 +97,25 @@ func startManagerLab(ctx context.Context) (*managerLab, error) {
 }
 
 // renderDefault renders what clusterctl installs.
-func renderDefault() ([]*unstructured.Unstructured, error) {
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("..", "..", "config", "default"))
+func renderDefault() ([]*unstructured.Unstructured, error) { return render("default") }
+
+// render builds a directory of config as kubectl -k would.
+func render(directory string) ([]*unstructured.Unstructured, error) {
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("..", "..", "config", directory))
 	if err != nil {
 		return nil, err
 	}
 	var objects []*unstructured.Unstructured
 	for _, r := range resources.Resources() {
-		content, err := r.Map()
+		raw, err := r.MarshalJSON()
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, &unstructured.Unstructured{Object: content})
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(raw); err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
 	}
 	return objects, nil
 }

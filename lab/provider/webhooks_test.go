@@ -168,12 +168,12 @@ func TestEvictionIsAnsweredLater(t *testing.T) {
 
 	err := evict(worker)
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	require.ErrorContains(t, err, "is the virtual machine of KVMMachine w1: its node is drained first, then the eviction passes")
+	require.ErrorContains(t, err, "is the virtual machine of KVMMachine w1: it or its Cluster is paused, so nobody drains its node; end the pause first")
 	_, ok := apierrors.SuggestsClientDelay(err)
 	assert.False(t, ok, "the client would wait and hide the message")
 	assert.True(t, noted(worker))
 
-	require.ErrorContains(t, evict(only), "is the only control plane machine of cluster demo: add control plane machines first")
+	require.ErrorContains(t, evict(only), "is the virtual machine of KVMMachine m1: it or its Cluster is paused")
 	require.NoError(t, evict(plain), "a pod of somebody else")
 
 	require.True(t, s.find(t, "w1", worker))

@@ -113,6 +113,18 @@ func runningMessage(status *corev1.ContainerStatus) string {
 	return text
 }
 
+// unwell adds what a pod tells of a machine that has been bootstrapped, runs, and does not do its work. It stays provisioned: a guest that is paused for lack of room on its
+// host goes on when there is some, and whether to replace it is for health checks of its Node.
+func unwell(v verdict, pod *corev1.Pod) verdict {
+	status := containerStatus(pod, contract.Container)
+	if v.reason != ReasonRunning || status == nil || status.Ready {
+		return v
+	}
+	v.message = strings.TrimPrefix(v.message+"; not ready: the guest is silent, or paused for lack of room on its host, or its kubelet or API server does not answer; "+
+		"the events of the pod say which", "; ")
+	return v
+}
+
 func unscheduledVerdict(pod *corev1.Pod) verdict {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

@@ -88,6 +88,21 @@ func TestVirtualMachineFromItsPod(t *testing.T) {
 	}
 }
 
+// TestAMachineThatDoesNotDoItsWorkSaysSo once it has been bootstrapped, and stays provisioned.
+func TestAMachineThatDoesNotDoItsWorkSaysSo(t *testing.T) {
+	t.Parallel()
+	well := runs()
+	well.Ready = true
+	up := yes(ReasonRunning, "restarted 2 times")
+	assert.Equal(t, up, unwell(up, podWith(well)))
+	got := unwell(up, podWith(runs()))
+	assert.Equal(t, metav1.ConditionTrue, got.status)
+	assert.True(t, strings.HasPrefix(got.message, "restarted 2 times; not ready: "), got.message)
+	assert.True(t, strings.HasPrefix(unwell(yes(ReasonRunning, ""), podWith(runs())).message, "not ready: "))
+	down := no("DiskFull", "no room")
+	assert.Equal(t, down, unwell(down, podWith(waiting("CrashLoopBackOff"))))
+}
+
 func nodeThatIs(ready corev1.ConditionStatus) *corev1.Node {
 	return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Kubelet"}}}}
 }

@@ -2,6 +2,7 @@ package kvmmachine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -9,14 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/guest"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
 const (
@@ -24,51 +23,97 @@ const (
 	drainFirst = 2 * time.Second
 	drainLast  = 20 * time.Second
 
+	// evictionMemory is how long a request counts that nobody repeats. kubectl drain repeats it every five seconds; who has given up leaves no guest cordoned.
+	evictionMemory = 10 * time.Minute
+
 	evictable = "true"
 )
 
 // clientsets makes full clients of workload clusters, for what a controller-runtime client cannot do.
 type clientsets func(ctx context.Context, cluster client.ObjectKey) (kubernetes.Interface, error)
 
-// serveEviction lets an eviction of the pod pass once the guest has been drained. Steps: see whether somebody asked, and take back
-// what was done if nobody does any more; refuse for the only control plane; cordon and make one pass of evictions in the guest; let
-// the pod go when nothing is left or the time is up.
+// serveEviction lets an eviction of the pod pass once the guest has been drained. Steps: see whether somebody asks, and take back what was
+// done if nobody does any more; refuse while etcd needs the machine; cordon and make one pass of evictions in the guest; let the pod go
+// when nothing is left or the time is up.
 func (r *Reconciler) serveEviction(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if s.pod.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil
 	}
 	asked, err := time.Parse(time.RFC3339, s.pod.Annotations[infrav1.EvictionRequestedAnnotation])
-	if err != nil { // Nobody asked, or it cannot be told when.
+	remembered := evictionMemory - r.Clock.Since(asked)
+	if err != nil || remembered <= 0 { // Nobody asked, or it cannot be told when, or they gave up.
 		return ctrl.Result{}, r.withdrawEviction(ctx, s)
 	}
-	if _, done := s.pod.Labels[infrav1.EvictableLabel]; done {
-		return ctrl.Result{}, nil
+	if why, err := r.needed(ctx, r.Client, s); err != nil || why != "" {
+		return r.refuse(ctx, s, why, err)
 	}
-	if only, err := r.onlyControlPlane(ctx, s); err != nil || only {
-		if only {
-			r.eviction(s.machine, no(ReasonEvictionRefused, "this is the cluster's only control plane machine: "+
-				"scale the control plane up, or move the API away some other way, before its host is drained"))
-		}
+	if _, done := s.pod.Labels[infrav1.EvictableLabel]; done {
+		return ctrl.Result{RequeueAfter: min(remembered, drainLast)}, nil
+	}
+	since, err := r.drainedSince(ctx, s)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
-	waited := r.Clock.Since(asked)
+	waited := r.Clock.Since(since)
 	state, err := r.drainPass(ctx, s)
 	switch {
 	case state.status == metav1.ConditionTrue:
 	case waited < r.Settings.EvictionTimeout:
-		state.message += fmt.Sprintf("; asked at %s, the pod may go at %s in any case",
-			asked.UTC().Format(time.RFC3339), asked.Add(r.Settings.EvictionTimeout).UTC().Format(time.RFC3339))
+		state.message += fmt.Sprintf("; drained since %s, the pod may go at %s in any case",
+			since.UTC().Format(time.RFC3339), since.Add(r.Settings.EvictionTimeout).UTC().Format(time.RFC3339))
 		r.eviction(s.machine, state)
 		pause := min(max(drainFirst, waited/8), drainLast, max(drainFirst, r.Settings.EvictionTimeout-waited))
 		return ctrl.Result{RequeueAfter: pause}, err
 	default:
 		state = yes(ReasonDrainTimeout, fmt.Sprintf("the drain has not ended within %s: %s", r.Settings.EvictionTimeout, state.message))
 	}
-	if err := r.setEvictable(ctx, s.pod, true); err != nil {
-		return ctrl.Result{}, err
+	if why, err := r.freeToGo(ctx, s); err != nil || why != "" {
+		return r.refuse(ctx, s, why, err)
 	}
 	r.eviction(s.machine, state)
-	return ctrl.Result{}, nil
+	return ctrl.Result{RequeueAfter: remembered}, nil
+}
+
+// refuse says why the machine has to stay, and looks again: what it waits for are other machines, whose events do not lead here. The time of its drain begins anew
+// afterwards, and one that was free to go is held again: another machine may have failed since.
+func (r *Reconciler) refuse(ctx context.Context, s *scope, why string, err error) (ctrl.Result, error) {
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	r.eviction(s.machine, no(ReasonEvictionRefused, why))
+	if _, free := s.pod.Labels[infrav1.EvictableLabel]; free {
+		if err := r.setEvictable(ctx, s.pod, false); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if _, begun := s.pod.Annotations[infrav1.EvictionDrainSinceAnnotation]; begun {
+		if err := r.patchPod(ctx, s.pod, "annotations", infrav1.EvictionDrainSinceAnnotation, nil); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return ctrl.Result{RequeueAfter: drainLast}, nil
+}
+
+// freeToGo takes the pod out of the disruption budget. For a control plane machine it looks once more whether it is needed, past the cache and one
+// machine at a time: two whose hosts are drained at the same moment would each count on the other.
+func (r *Reconciler) freeToGo(ctx context.Context, s *scope) (why string, err error) {
+	r.leaving.Lock()
+	defer r.leaving.Unlock()
+	if why, err := r.needed(ctx, r.APIReader, s); err != nil || why != "" {
+		return why, err
+	}
+	return "", r.setEvictable(ctx, s.pod, true)
+}
+
+// drainedSince is when the guest's drain for an eviction began; the first call records it on the pod. Time in which the eviction was refused does
+// not count, or a control plane machine that waited for another one would go undrained.
+func (r *Reconciler) drainedSince(ctx context.Context, s *scope) (time.Time, error) {
+	since, err := time.Parse(time.RFC3339, s.pod.Annotations[infrav1.EvictionDrainSinceAnnotation])
+	if err == nil {
+		return since, nil
+	}
+	now := r.Clock.Now()
+	return now, r.patchPod(ctx, s.pod, "annotations", infrav1.EvictionDrainSinceAnnotation, new(now.UTC().Format(time.RFC3339)))
 }
 
 // drainPass cordons the Node and asks once for the eviction of its pods.
@@ -131,6 +176,13 @@ func (r *Reconciler) withdrawEviction(ctx context.Context, s *scope) error {
 			return err
 		}
 	}
+	for _, name := range []string{infrav1.EvictionDrainSinceAnnotation, infrav1.EvictionRequestedAnnotation} {
+		if _, noted := s.pod.Annotations[name]; noted {
+			if err := r.patchPod(ctx, s.pod, "annotations", name, nil); err != nil {
+				return err
+			}
+		}
+	}
 	if conditions.Has(s.machine, infrav1.GuestDrainedCondition) {
 		conditions.Delete(s.machine, infrav1.GuestDrainedCondition)
 	}
@@ -139,34 +191,21 @@ func (r *Reconciler) withdrawEviction(ctx context.Context, s *scope) error {
 
 // setEvictable puts the pod outside the disruption budget, or back under it.
 func (r *Reconciler) setEvictable(ctx context.Context, pod *corev1.Pod, on bool) error {
-	value := "null"
 	if on {
-		value = `"` + evictable + `"`
+		return r.patchPod(ctx, pod, "labels", infrav1.EvictableLabel, new(evictable))
 	}
-	raw := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%s}}}`, pod.UID, infrav1.EvictableLabel, value)
-	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
-	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(raw)), FieldOwner); err != nil {
-		return fmt.Errorf("marking pod %s as evictable (%t): %w", client.ObjectKeyFromObject(pod), on, err)
-	}
-	return nil
+	return r.patchPod(ctx, pod, "labels", infrav1.EvictableLabel, nil)
 }
 
-// onlyControlPlane says whether the cluster would be without a control plane if this machine went.
-func (r *Reconciler) onlyControlPlane(ctx context.Context, s *scope) (bool, error) {
-	if contract.Role(s.pod.Labels[infrav1.RoleLabel]) != contract.RoleControlPlane {
-		return false, nil
-	}
-	list := &clusterv1.MachineList{}
-	err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel})
+// patchPod sets or removes a label or an annotation of the pod. The UID keeps it off a later pod of the same name.
+func (r *Reconciler) patchPod(ctx context.Context, pod *corev1.Pod, field, name string, value *string) error {
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, field: map[string]*string{name: value}}})
 	if err != nil {
-		return false, fmt.Errorf("counting the control plane machines of Cluster %s: %w", s.cluster.Name, err)
+		return fmt.Errorf("writing a patch of pod %s: %w", client.ObjectKeyFromObject(pod), err)
 	}
-	for i := range list.Items {
-		other := &list.Items[i]
-		if other.UID != s.owner.UID && other.DeletionTimestamp == nil && other.Status.NodeRef.IsDefined() {
-			return false, nil
-		}
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
+	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, raw), FieldOwner); err != nil {
+		return fmt.Errorf("setting %s of pod %s: %w", name, client.ObjectKeyFromObject(pod), err)
 	}
-	return true, nil
+	return nil
 }

@@ -118,11 +118,15 @@ func (r *Reconciler) identify(ctx context.Context, workload client.Client, s *sc
 	return nil
 }
 
-// silent keeps what is known of the Node for a while: a controller that has just started is not connected yet.
+// silent keeps what is known of the Node for a while: a controller that has just started is not connected yet. One that has never been connected counts from its start, or a
+// workload cluster that went down beforehand would look well for ever.
 func (r *Reconciler) silent(ctx context.Context, s *scope) {
 	current := conditions.Get(s.machine, infrav1.NodeReadyCondition)
 	state := r.Clusters.GetHealthCheckingState(ctx, client.ObjectKeyFromObject(s.cluster))
 	since := state.LastProbeSuccessTime
+	if since.IsZero() {
+		since = r.started
+	}
 	lost := !since.IsZero() && r.Clock.Since(since) > unreachableAfter
 	if current == nil || lost {
 		r.set(s.machine, infrav1.NodeReadyCondition, maybe(ReasonUnreachable, "the workload cluster cannot be asked for the Node"))

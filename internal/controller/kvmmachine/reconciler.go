@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,10 @@ type Reconciler struct {
 	controller controller.Controller
 	adopted    podReader
 	clientsets clientsets
+	// leaving lets one control plane machine go at a time.
+	leaving sync.Mutex
+	// started is when the controller was set up.
+	started time.Time
 }
 
 // scope is one machine with what belongs to it.
@@ -215,29 +220,30 @@ func (r *Reconciler) run(ctx context.Context, s *scope) (ctrl.Result, error) {
 	return result, errors.Join(err, evictErr)
 }
 
-// prerequisites says what a machine that was never made has to wait for.
+// prerequisites says what a machine that was never made has to wait for. Who waits is not known to be well or not: a machine that is not ready for ten minutes is deleted by the
+// templates' health check, and the cluster's first control plane machine may take longer.
 func prerequisites(s *scope) *verdict {
 	if s.owner == nil {
-		return new(no(ReasonWaitingForMachine, "no Machine owns this KVMMachine yet"))
+		return new(maybe(ReasonWaitingForMachine, "no Machine owns this KVMMachine yet"))
 	}
 	if s.cluster == nil {
-		return new(no(ReasonWaitingForCluster, "Cluster "+s.owner.Spec.ClusterName+" does not exist"))
+		return new(maybe(ReasonWaitingForCluster, "Cluster "+s.owner.Spec.ClusterName+" does not exist"))
 	}
 	if s.machine.Annotations[infrav1.PodUIDAnnotation] != "" {
 		return nil
 	}
 	if !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
-		return new(no(ReasonWaitingForCluster, "the infrastructure of Cluster "+s.cluster.Name+" is not provisioned yet: see its KVMCluster"))
+		return new(maybe(ReasonWaitingForCluster, "the infrastructure of Cluster "+s.cluster.Name+" is not provisioned yet: see its KVMCluster"))
 	}
 	if ptr.Deref(s.owner.Spec.Bootstrap.DataSecretName, "") == "" {
 		what := "Machine " + s.owner.Name + " has no bootstrap data yet"
 		if ref := s.owner.Spec.Bootstrap.ConfigRef; ref.IsDefined() {
 			what += ": see its " + ref.Kind + " " + ref.Name
 		}
-		return new(no(ReasonWaitingForBootstrap, what))
+		return new(maybe(ReasonWaitingForBootstrap, what))
 	}
 	if held(s.machine) {
-		return new(no(ReasonHeld, "annotation "+infrav1.HoldAnnotation+" is to be removed before the virtual machine starts"))
+		return new(maybe(ReasonHeld, "annotation "+infrav1.HoldAnnotation+" is to be removed before the virtual machine starts"))
 	}
 	return nil
 }
@@ -299,11 +305,14 @@ func (r *Reconciler) follow(s *scope) {
 func (r *Reconciler) assess(ctx context.Context, s *scope) {
 	m := s.machine
 	vm := vmVerdict(s.pod, contract.Container, &s.facts, provisioned(m))
+	old := conditions.Get(m, infrav1.BootstrapExecSucceededCondition)
+	if old != nil && old.Status == "True" {
+		vm = unwell(vm, s.pod)
+	}
 	r.transition(m, vm)
 	if vm.status == "True" {
 		m.Status.Initialization.Provisioned = new(true)
 	}
-	old := conditions.Get(m, infrav1.BootstrapExecSucceededCondition)
 	boot := bootstrapVerdict(old, &s.facts, s.node, vm)
 	r.set(m, infrav1.BootstrapExecSucceededCondition, boot)
 	if boot.status != "Unknown" {

@@ -226,6 +226,9 @@ func TestMachineWaitsForTheClustersInfrastructure(t *testing.T) {
 	w.settle(t)
 
 	assert.Equal(t, ReasonWaitingForCluster, w.reason(t))
+	ready := conditions.Get(w.machine(t), clusterv1.ReadyCondition)
+	require.NotNil(t, ready)
+	assert.Equal(t, metav1.ConditionUnknown, ready.Status, "a health check would delete it")
 }
 
 // TestAHeldMachineStartsWhenItIsLetGo also holds when the cache does not show the annotation yet.
@@ -270,4 +273,23 @@ func TestClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
 
 	assert.Equal(t, ReasonNameTaken, w.reason(t))
 	assert.Contains(t, <-w.recorder.Events, "PersistentVolumeClaim org/m-etcd exists")
+}
+
+// TestANodeIsNotBelievedForEver when the workload cluster was down before the controller started.
+func TestANodeIsNotBelievedForEver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	clock, ok := w.reconciler.Clock.(*clocktesting.FakeClock)
+	require.True(t, ok)
+	w.reconciler.started = clock.Now()
+	s := &scope{machine: w.machine(t), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "demo"}}}
+	w.reconciler.set(s.machine, infrav1.NodeReadyCondition, yes("FromTest", ""))
+
+	clock.Step(unreachableAfter)
+	w.reconciler.silent(t.Context(), s)
+	assert.Equal(t, "FromTest", conditions.GetReason(s.machine, infrav1.NodeReadyCondition), "it may only not be connected yet")
+
+	clock.Step(time.Second)
+	w.reconciler.silent(t.Context(), s)
+	assert.Equal(t, ReasonUnreachable, conditions.GetReason(s.machine, infrav1.NodeReadyCondition))
 }

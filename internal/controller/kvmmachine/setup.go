@@ -58,6 +58,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			return fmt.Errorf("indexing KVMMachines by %s: %w", field, err)
 		}
 	}
+	r.started = r.Clock.Now()
 	wake := &waker{}
 	streams := r.LogStreams
 	if streams == 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -20,18 +21,21 @@ const (
 
 // Timestamps are gauges of seconds since 1970, one series per object.
 type Timestamps struct {
-	clock                       clock.PassiveClock
+	clock clock.PassiveClock
+	// filter is the value of the label cluster.x-k8s.io/watch-filter of the objects that this manager reconciles; empty: all.
+	filter                      string
 	created, deleted, reconcile *prometheus.GaugeVec
 }
 
-// New makes the gauges and registers them.
-func New(registry prometheus.Registerer, clock clock.PassiveClock) (*Timestamps, error) {
+// New makes the gauges and registers them. Objects that another manager looks after, by the watch filter, have none: they would hide that it is gone.
+func New(registry prometheus.Registerer, watchFilter string, clock clock.PassiveClock) (*Timestamps, error) {
 	gauge := func(name, help string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help},
 			[]string{"controller", "kind", "namespace", "name"})
 	}
 	t := &Timestamps{
 		clock:     clock,
+		filter:    watchFilter,
 		created:   gauge("creation_timestamp", "When the object was created."),
 		deleted:   gauge("deletion_timestamp", "When deletion of the object was asked for."),
 		reconcile: gauge("last_reconciled", "When the object was last reconciled without an error."),
@@ -87,6 +91,9 @@ func (t *Timestamps) observe(ctx context.Context, kind string, like client.Objec
 	}
 	if err != nil {
 		return fmt.Errorf("recording metrics of %s %s: %w", kind, request, err)
+	}
+	if t.filter != "" && object.GetLabels()[clusterv1.WatchLabel] != t.filter {
+		return nil
 	}
 	t.created.WithLabelValues(labels...).Set(float64(object.GetCreationTimestamp().Unix()))
 	if at := object.GetDeletionTimestamp(); at != nil {
