@@ -104,6 +104,9 @@ func withFeatures(all objects) error {
 		{"KVMMachineTemplate", "control-plane", "spec.template.spec.etcdVolume", map[string]any{"hostPath": etcdHostPath, "size": "2Gi"}},
 		{"KVMMachineTemplate", "md-0", "spec.template.spec.hostVolumes", []any{map[string]any{"mountTag": hostVolumeTag, "hostPath": hostVolumePath}}},
 		{"KVMMachineTemplate", "md-0", "spec.template.spec.resources.kubeletVolumeSize", "1Gi"},
+		// After ten seconds in which the API server does not answer Cluster API leaves the Node of a machine that is gone where it is.
+		{"KubeadmControlPlane", "", "spec.machineTemplate.spec.deletion.nodeDeletionTimeoutSeconds", int64(600)},
+		{"MachineDeployment", "", "spec.template.spec.deletion.nodeDeletionTimeoutSeconds", int64(600)},
 	}
 	for _, s := range steps {
 		u, err := all.find(s.kind, s.name)
@@ -192,6 +195,10 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 		if component != "kube-controller-manager" {
 			probes += `,"readinessProbe":{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
 		}
+		if component == "etcd" {
+			// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it.
+			probes += `,"resources":{"requests":{"cpu":"800m"}}`
+		}
 		files = append(files, map[string]any{
 			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
 			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
@@ -219,6 +226,13 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	}
 	if err := patientProbes(kcp); err != nil {
 		return err
+	}
+	// kubeadm gives etcd two seconds for a TLS connection, twice without a second try (v1.36, cmd/kubeadm/app/util/etcd: listMembers and MemberPromote), and asks while the kubelet starts the
+	// rest of the control plane beside it.
+	for _, unit := range []string{"system.slice", "cloud-final.service"} {
+		if err := add(kcp, base+".preKubeadmCommands", "systemctl set-property --runtime "+unit+" CPUWeight=10000"); err != nil {
+			return err
+		}
 	}
 	// RSA is slow without hardware virtualization: the API server does not get its own roles made before it gives up.
 	if err := set(kcp, "ECDSA-P256", base+".clusterConfiguration.encryptionAlgorithm"); err != nil {

@@ -147,7 +147,18 @@ func commonFacts(node string) []fact {
 		{"registry mirror", "cat /etc/containerd/certs.d/docker.io/hosts.toml", mirrorHost},
 		{"proxy of the container runtime", "systemctl show containerd -p Environment", proxyURL},
 		{"container runtime's disk", "findmnt -no SOURCE,SIZE /var/lib/containerd", "/dev/"},
+		{"processors", "echo $(nproc) processors", "2 processors"},
+		{"size of the root disk", "lsblk -bdno SERIAL,SIZE | xargs", "root 10000000000"},
+		{"size of the container runtime's disk", "lsblk -bdno SERIAL,SIZE | xargs", "docker 6000000000"},
+		{"setting of the kubelet", "cat /var/lib/kubelet/config.yaml", "localStorageCapacityIsolation: false"},
 	}
+}
+
+// memoryUpTo prints whether a guest has the memory its machine was given, in MiB. The kernel keeps some of it for itself, a twentieth here.
+func memoryUpTo(mebibytes int) string {
+	const kibi, kept = 1024, 10
+	most := mebibytes * kibi
+	return fmt.Sprintf(`awk '/^MemTotal/ {print ($2 <= %d && $2 > %d) ? "as it should be" : "it is " $2}' /proc/meminfo`, most, most-most/kept)
 }
 
 // nodes are those of the workload cluster. Its API server is slow without hardware virtualization, so one answer that comes too late is no failure.
@@ -175,6 +186,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 				fact{"NTP server", "cat /etc/systemd/timesyncd.conf.d/*.conf /etc/chrony/sources.d/*.sources 2>/dev/null", ntpServer},
 				fact{"iSCSI initiator", "cat /etc/iscsi/initiatorname.iscsi", "InitiatorName=" + iscsiPrefix},
 				fact{"etcd's disk", "findmnt -no SOURCE /var/lib/etcd", "/dev/vd"},
+				fact{"memory", memoryUpTo(rolledMemory), "as it should be"},
 				fact{"API server flag", "cat /etc/kubernetes/manifests/kube-apiserver.yaml", "--api-audiences=https://issuer.example,customer"},
 			)
 		} else {
@@ -183,6 +195,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 				fact{"host volume", "findmnt -no FSTYPE /data/" + hostVolumeTag, "9p"},
 				fact{"host volume is writable", "echo from-the-guest > /data/" + hostVolumeTag + "/e2e && cat /data/" + hostVolumeTag + "/e2e", "from-the-guest"},
 				fact{"kubelet's disk", "findmnt -no SOURCE /var/lib/kubelet", "/dev/vd"},
+				fact{"memory", memoryUpTo(1536), "as it should be"},
 			)
 		}
 		for i, got := range w.ask(ctx, name, facts) {

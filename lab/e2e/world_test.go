@@ -49,7 +49,9 @@ func newWorld(t *testing.T) *world {
 	require.FileExists(t, w.lab, "make build")
 	t.Cleanup(func() {
 		if *keep != "" {
-			w.say("the lab is kept: %s status --dir %s", w.lab, w.dir)
+			if _, err := os.Stat(w.dir); err == nil {
+				w.say("the lab is kept: %s status --dir %s", w.lab, w.dir)
+			}
 			return
 		}
 		// The test's own context is over by now, and the lab has to go in any case.
