@@ -173,7 +173,7 @@ func etcdSound(v *view) verdict {
 	case older(have, "3.4.0"):
 		return failed([]string{"etcd " + have}, "etcd %s has no learners: a new member could only join as a voter, and a slow one would stop the cluster", have).as(Block)
 	case !older(have, "3.5.0") && older(have, "3.5.3"):
-		return failed([]string{"etcd " + have}, "etcd %s can lose the consistency of its data after a crash; the takeover checks for corruption before it adds a member", have)
+		return failed([]string{"etcd " + have}, "etcd %s can lose the consistency of its data after a crash; the takeover saves it before it adds a member, and compares what both hold before the old one goes", have)
 	case older(have, "3.5.0"):
 		return held("%s; the new member is of the same line first", have)
 	default:

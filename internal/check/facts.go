@@ -37,6 +37,8 @@ type Facts struct {
 
 	// Workloads are the pods on the workload cluster's nodes; nil when nobody looked at them.
 	Workloads *Workloads
+	// Requests are what the workload cluster is asked for; nil when nobody looked.
+	Requests *Requests
 
 	// Translated tells that the caller has translated the picture; Translation is what it found.
 	Translated  bool
@@ -81,6 +83,8 @@ const (
 	Members Fact = "an answer of etcd"
 	// Running is what runs in the workload cluster.
 	Running Fact = "the workload cluster's pods"
+	// Requested is what the workload cluster's API server was asked for.
+	Requested Fact = "the metrics of the workload cluster's API server"
 	// Translation is the result of translating the picture.
 	Translation Fact = "the translation"
 )

@@ -385,10 +385,10 @@ func Registry() []Check {
 		},
 		{
 			ID: "CHK-ETCD-013", Category: categoryEtcd, Title: "etcd's version has no known fault", Short: "etcd version", Severity: Warn,
-			Hint:  "the takeover checks for corruption before it adds a member; let it",
+			Hint:  "keep the verified snapshot that the takeover makes until the cluster is finalized",
 			Looks: "The running etcd version.",
 			Why:   "3.5.0 to 3.5.2 can lose consistency after a crash. Below 3.4 there are no learners, and a new member could stop the cluster.",
-			Fix:   "Below 3.4, upgrade the legacy cluster. For 3.5.0 to 3.5.2 a corruption check and a verified snapshot are part of the takeover.",
+			Fix:   "Below 3.4, upgrade the legacy cluster. For 3.5.0 to 3.5.2 a verified snapshot is part of the takeover, and so is a comparison of every object that the new member holds with the old one's, by version; Secrets are compared by value.",
 			run:   etcdSound,
 		},
 		{
@@ -432,6 +432,14 @@ func Registry() []Check {
 			Why:   "Where no policy admits a node's mirror pods, Cluster API never sees the new API server and etcd as healthy.",
 			Fix:   "Nothing. Before the new node joins, phase 4 binds a privileged policy to nodes.",
 			run:   mirrorPodsAdmitted,
+		},
+		{
+			ID: "CHK-CP-005", Category: categoryControlPlane, Title: "nobody asks for APIs that the new control plane does not serve", Short: "removed APIs", Severity: Warn, Needs: []Fact{Requested},
+			Hint:  "kubectl get --raw /metrics | grep apiserver_requested_deprecated_apis; audit logs say who asked",
+			Looks: "The API server's own record of requests, since it started, in versions that the next minor version removes.",
+			Why:   "The new control plane is one minor version newer. What asks it for a removed version gets no answer: an ingress controller, an operator, a pipeline. Objects in etcd stay and are served in newer versions.",
+			Fix:   "Have who asks updated before phase control-plane. What only people typed, or has been updated since the API server started, can be left.",
+			run:   stillServed,
 		},
 
 		{

@@ -558,6 +558,12 @@ func examples() map[string]example {
 		}},
 		"CHK-NODE-004": {fail: []broken{{"cordoned", func(f *Facts) { insideOf(f, 1).Spec.Unschedulable = true }, Warn, "n01xy"}}},
 		"CHK-NODE-005": {fail: []broken{{"other", func(f *Facts) { f.Cluster.Nodes[1].Node.Object.Status.Addresses[0].Address = "10.0.0.1" }, Warn, "10.0.0.1"}}},
+		"CHK-CP-005": {fail: []broken{
+			{"the next one", func(f *Facts) {
+				f.Requests.Going = append(f.Requests.Going, GoingAPI{"extensions", "v1beta1", "ingresses", "1.22"})
+			}, Warn, "ingresses of extensions/v1beta1, removed in 1.22"},
+			{"unknown version", setVersion("kubernetes", "latest"), Warn, "latest"},
+		}},
 		"CHK-NODE-006": {
 			pass: func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Message: "it hangs"} },
 			fail: []broken{{"a budget", func(f *Facts) {

@@ -171,6 +171,7 @@ func (v *view) missing(need Fact) (missing bool, reason string) {
 		Others:      {v.Neighbours == nil, "the other legacy clusters were not looked at"},
 		Members:     {v.Etcd == nil, "etcd was not asked, or does not answer (CHK-ETCD-001)"},
 		Running:     {v.Workloads == nil, "the workload cluster's pods were not looked at"},
+		Requested:   {v.Requests == nil, "the workload cluster's API server was not asked"},
 		Translation: {!v.Translated, "the cluster was not translated"},
 	}[need]
 	if !known {

@@ -26,6 +26,21 @@ const pause = 2 * time.Second
 // ErrBlocked means that pods are still on the node although they had time to leave.
 var ErrBlocked = errors.New("the node is not drained")
 
+// CordonedError means that a drain ended before the node was empty, whoever or whatever ended it: no new pod comes there.
+type CordonedError struct {
+	Node string
+	Err  error
+}
+
+func (e *CordonedError) Error() string { return e.Err.Error() + "; " + e.Hint() }
+
+func (e *CordonedError) Unwrap() error { return e.Err }
+
+// Hint says how the node gets pods again.
+func (e *CordonedError) Hint() string {
+	return fmt.Sprintf("node %[1]s stays cordoned until somebody says: kubectl uncordon %[1]s", e.Node)
+}
+
 // OnTimeout says what becomes of a node whose pods do not leave in time. The list is closed.
 type OnTimeout string
 
@@ -62,7 +77,7 @@ type Machine struct {
 }
 
 // Drain cordons the node and evicts its pods until only those are left that stay on every drained node. When they do not leave in time the
-// node stays cordoned, and the error is [ErrBlocked] with every pod that is left and what keeps it.
+// error is [ErrBlocked] with every pod that is left and what keeps it. Whatever the error, the node stays cordoned, and it is a [CordonedError].
 func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 	// Its progress is told from here; Cluster API's would be lines in another form.
 	ctx = ctrl.LoggerInto(ctx, logr.Discard())
@@ -71,6 +86,14 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 	if there, err := d.cordon(ctx, helper, m.Node); err != nil || !there {
 		return err // A node that is gone has nothing to drain.
 	}
+	if err := d.empty(ctx, helper, m); err != nil {
+		return &CordonedError{Node: m.Node, Err: err}
+	}
+	return nil
+}
+
+// empty evicts the pods of a cordoned node.
+func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine) error {
 	deadline := d.Clock.NewTimer(d.Patience)
 	defer deadline.Stop()
 	told, forced := "", false
@@ -214,7 +237,7 @@ func (d *Drainer) blocked(ctx context.Context, node string, r capidrain.Eviction
 	for i := range explained {
 		lines = append(lines, explained[i].sentence(refusals[explained[i].Namespace+"/"+explained[i].Name]))
 	}
-	return fmt.Errorf("%w: node %s is cordoned, and after %s still has %s", ErrBlocked, node, d.Patience, strings.Join(lines, "; "))
+	return fmt.Errorf("%w: node %s still has after %s %s", ErrBlocked, node, d.Patience, strings.Join(lines, "; "))
 }
 
 // sentence says why a pod is still there; refusal is what the API server answered, if it refused.

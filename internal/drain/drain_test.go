@@ -99,9 +99,9 @@ func TestABlockedDrainSaysWhatHoldsIt(t *testing.T) {
 	d.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
 	err := d.Drain(t.Context(), theNode())
 	require.ErrorIs(t, err, ErrBlocked)
-	require.ErrorContains(t, err, "node worker-k3m9a is cordoned, and after 1m0s still has pod shop/stays of ReplicaSet/echo-7c9: its disruption budget allows no eviction")
+	require.ErrorContains(t, err, "node worker-k3m9a still has after 1m0s pod shop/stays of ReplicaSet/echo-7c9: its disruption budget allows no eviction")
 	require.ErrorContains(t, err, "(PodDisruptionBudget echo), since ")
-	require.ErrorContains(t, err, "look: kubectl -n shop describe pdb echo")
+	require.ErrorContains(t, err, "look: kubectl -n shop describe pdb echo; node worker-k3m9a stays cordoned until somebody says: kubectl uncordon worker-k3m9a")
 	assert.Equal(t, []string{"node worker-k3m9a still has refused shop/stays"}, told, "once, for as long as nothing changes")
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod("stays")), &corev1.Pod{}))
 }
@@ -138,5 +138,7 @@ func TestAnInterruptedDrainEnds(t *testing.T) {
 		stop()
 		return apierrors.NewTooManyRequests("not now", 10)
 	}, pod("stays"))
-	require.ErrorIs(t, d.Drain(ctx, theNode()), context.Canceled)
+	err := d.Drain(ctx, theNode())
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "node worker-k3m9a stays cordoned until somebody says: kubectl uncordon worker-k3m9a")
 }

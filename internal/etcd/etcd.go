@@ -154,6 +154,8 @@ func newEndpoint(e Endpoint, opts Options) (*endpoint, error) {
 	grpcClient, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{"https://" + parsed.Host}, TLS: config, DialTimeout: opts.Timeout,
 		MaxUnaryRetries: retries, BackoffWaitBetween: retryPause,
+		// A snapshot has no time limit of its own. Without this a connection that is dead, and that nobody has closed, would hold a run for ever, in the worst case where etcd needs both of its members.
+		DialKeepAliveTime: opts.Timeout, DialKeepAliveTimeout: opts.Timeout,
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
 			grpc.WithNoProxy(),

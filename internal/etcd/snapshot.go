@@ -83,7 +83,7 @@ func (c *Client) Save(ctx context.Context, endpointURL, path, prefix string, tol
 	return saved, nil
 }
 
-// stream writes what the server sends. There is no time limit of its own: the size decides. The caller's context ends it.
+// stream writes what the server sends. There is no time limit of its own: the size decides. The caller's context ends it, and so does a server that does not even answer pings any more.
 func (e *endpoint) stream(ctx context.Context, path string, told func(int64)) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -232,6 +232,21 @@ func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
 	}
 }
 
+// TestALegacyServiceStaysWhenTheProvidersWouldBeRefused: the workers' ports would be published by nobody.
+func TestALegacyServiceStaysWhenTheProvidersWouldBeRefused(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.api.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}))
+	require.NoError(t, x.List(t.Context()))
+	x.writes = nil
+	x.DryRun = verdict{err: apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "al9qy-workers", errors.New("exceeded quota: services.nodeports"))}
+	require.ErrorContains(t, x.SwitchServices(t.Context()), "the provider's Service org-acme/al9qy-workers would be refused, so the legacy ones stay: ")
+	assert.Empty(t, x.writes)
+	x.DryRun, x.Patience = verdict{}, 50*time.Millisecond
+	require.ErrorIs(t, x.SwitchServices(t.Context()), kube.ErrNotInTime, "nobody plays the provider")
+	assert.NotEmpty(t, x.writes)
+}
+
 func TestWhatNobodyKnowsAboutStays(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
@@ -129,7 +131,7 @@ func (f *Finalizer) ingressFor(spec map[string]any, hosts []string) *unstructure
 }
 
 // SwitchServices lets the provider's own Service publish the workers' ports. Two Services cannot have the same node port, so the legacy one goes and
-// the provider's comes at once. The legacy Endpoints are not kept any longer: nobody uses them.
+// the provider's comes at once; whether it would be taken is asked before. The legacy Endpoints are not kept any longer: nobody uses them.
 func (f *Finalizer) SwitchServices(ctx context.Context) error {
 	l, err := f.must(ctx)
 	if err != nil {
@@ -139,9 +141,13 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := f.mayPublish(ctx, ports); err != nil {
+		return err
+	}
 	if err := f.set(ctx, map[string]any{"endpoints": nil}); err != nil {
 		return err
 	}
+	began := f.Clock.Now()
 	if err := f.remove(ctx, l.of(plan.StageService)); err != nil {
 		return err
 	}
@@ -152,11 +158,41 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 		if err := f.awaitOwn(ctx, serviceKind(), f.Picture.ID+suffixWorkers); err != nil {
 			return err
 		}
+		f.note("nobody published the workers' ports for at most %s", f.Clock.Since(began).Round(time.Millisecond))
 	}
 	if err := f.awaitEndpoint(ctx); err != nil {
 		return err
 	}
 	return f.reach(ctx)
+}
+
+// mayPublish asks by a dry run whether the management cluster would take the provider's Service: without its node ports, which the legacy one still has. A quota or a
+// policy that refuses it would leave the workers' ports to nobody.
+func (f *Finalizer) mayPublish(ctx context.Context, published any) error {
+	ports, ok := published.([]any)
+	if !ok || len(ports) == 0 {
+		return nil
+	}
+	name := f.Picture.ID + suffixWorkers
+	there, err := adopt.List(ctx, f.Management.Client, serviceKind(), f.Result.Namespace)
+	if err != nil || there[name] != nil {
+		return err
+	}
+	tried := &unstructured.Unstructured{Object: map[string]any{}}
+	tried.SetGroupVersionKind(serviceKind())
+	tried.SetNamespace(f.Result.Namespace)
+	tried.SetName(name)
+	free := make([]any, 0, len(ports))
+	for _, p := range ports {
+		if port, ok := p.(map[string]any); ok {
+			free = append(free, map[string]any{"name": port["name"], "port": port["port"], "protocol": string(corev1.ProtocolTCP)})
+		}
+	}
+	tried.Object["spec"] = map[string]any{"type": string(corev1.ServiceTypeNodePort), "ports": free}
+	if _, err := f.DryRun.DryRunApply(ctx, tried); err != nil {
+		return fmt.Errorf("the provider's Service %s/%s would be refused, so the legacy ones stay: %w", f.Result.Namespace, name, err)
+	}
+	return nil
 }
 
 // VerifySwitched looks once more at the API, and that the legacy way to it is gone.

@@ -1,6 +1,11 @@
 package history
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Impact is what those who use the cluster could notice while a run went on, as it was measured from where the run was.
 type Impact struct {
@@ -47,4 +52,81 @@ type Shortage struct {
 	None  string `json:"none,omitempty"`
 	// Already tells that it was so when the measuring began: that time does not count.
 	Already bool `json:"already,omitempty"`
+}
+
+// Then puts together what was measured in two turns of one run, which rested in between. Either may be nil: nothing was measured.
+func (i *Impact) Then(later *Impact) *Impact {
+	switch {
+	case i == nil:
+		return later
+	case later == nil:
+		return i
+	}
+	out := &Impact{From: i.From, Until: later.Until, Every: later.Every, Answers: slices.Clone(i.Answers), Namespaces: slices.Clone(i.Namespaces), Unwatched: i.Unwatched}
+	for _, a := range later.Answers {
+		if n := slices.IndexFunc(out.Answers, func(have Answers) bool { return have.Name == a.Name }); n >= 0 {
+			out.Answers[n] = out.Answers[n].then(a)
+			continue
+		}
+		out.Answers = append(out.Answers, a)
+	}
+	for _, a := range later.Namespaces {
+		if n := slices.IndexFunc(out.Namespaces, func(have Affected) bool { return have.Name == a.Name }); n >= 0 {
+			out.Namespaces[n] = out.Namespaces[n].then(a)
+			continue
+		}
+		out.Namespaces = append(out.Namespaces, a)
+	}
+	slices.SortFunc(out.Namespaces, func(x, y Affected) int { return cmp.Compare(x.Name, y.Name) })
+	if !strings.Contains(out.Unwatched, later.Unwatched) {
+		out.Unwatched = strings.TrimPrefix(out.Unwatched+"; "+later.Unwatched, "; ")
+	}
+	return out
+}
+
+// then goes on counting. From the last answer of a turn to the first one of the next nobody asked: that is no gap.
+func (a Answers) then(later Answers) Answers {
+	a.Asked, a.Failed, a.Gap = a.Asked+later.Asked, a.Failed+later.Failed, longer(a.Gap, later.Gap)
+	a.FirstFailure, a.LastFailure = cmp.Or(a.FirstFailure, later.FirstFailure), cmp.Or(later.LastFailure, a.LastFailure)
+	a.Error = cmp.Or(later.Error, a.Error)
+	return a
+}
+
+func (a Affected) then(later Affected) Affected {
+	a.Moved, a.Workloads = a.Moved+later.Moved, slices.Clone(a.Workloads)
+	for _, w := range later.Workloads {
+		n := slices.IndexFunc(a.Workloads, func(have Shortage) bool { return have.Kind == w.Kind && have.Name == w.Name })
+		if n < 0 {
+			a.Workloads = append(a.Workloads, w)
+			continue
+		}
+		have := &a.Workloads[n]
+		have.Fewer, have.None, have.Already = sum(have.Fewer, w.Fewer), sum(have.None, w.None), have.Already || w.Already
+	}
+	slices.SortFunc(a.Workloads, func(x, y Shortage) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Kind, y.Kind)) })
+	return a
+}
+
+// longer and sum work with durations as they are written here; empty is none.
+func longer(a, b string) string {
+	if duration(a) < duration(b) {
+		return b
+	}
+	return a
+}
+
+func sum(a, b string) string {
+	if a == "" || b == "" {
+		return cmp.Or(a, b)
+	}
+	return (duration(a) + duration(b)).String()
+}
+
+// duration is zero for what is not written as one, as it is for readers of the document.
+func duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0
+	}
+	return d
 }

@@ -273,6 +273,18 @@ func bootstrapFailure(kvmMachine *unstructured.Unstructured) string {
 	return found.Message
 }
 
+// stillBoots fails when the new machine's bootstrap has: nothing that comes later brings it back, and there is nothing to wait for.
+func (c *Roller) stillBoots(ctx context.Context) error {
+	machine, err := c.infrastructure(ctx)
+	if err != nil {
+		return err
+	}
+	if failed := bootstrapFailure(machine); failed != "" {
+		return fmt.Errorf("booting KVMMachine/%s: %s", machine.GetName(), failed)
+	}
+	return nil
+}
+
 // Detach takes the KubeadmControlPlane and its machine away, in the order that was found by trying (init-join-proof.md 10):
 //
 //  1. delete the KubeadmControlPlane while it is paused, so that it can never make another Machine,

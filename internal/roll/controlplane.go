@@ -55,8 +55,11 @@ type Roller struct {
 	Typed client.Client
 	// Forecast says what Cluster API would do; members asks etcd, as it is now.
 	Forecast func(ctx context.Context, members func(context.Context) (etcd.Members, error)) (*forecast.Forecast, error)
-	// Snapshot is the file that etcd is saved to.
+	// Snapshot is the file that etcd is saved to; Saved keeps in mind where and what was saved.
 	Snapshot string
+	Saved    func(ctx context.Context, saved *etcd.Snapshot) error
+	// savedLast tells that this run has saved etcd for the point of no return.
+	savedLast bool
 	// Begun are the ids of the workers whose replacement has begun, in their order.
 	Begun func() []string
 	// Surge is how many new workers may come at once; less than one is one.

@@ -52,6 +52,7 @@ func tableText(table *etcd.Table) string {
 		if m.Status != nil {
 			row += fmt.Sprintf(" term %d index %d, %d bytes", m.Status.RaftTerm, m.Status.RaftIndex, m.Status.Size)
 		}
+		row += fmt.Sprintf(", peers %s, clients %s", strings.Join(m.PeerURLs, " "), strings.Join(m.ClientURLs, " "))
 		rows = append(rows, row)
 	}
 	return strings.Join(rows, "; ")
@@ -64,17 +65,56 @@ func (c *Roller) legacyEndpoint() string { return c.Members.Endpoints()[0] }
 // number in its name.
 func (c *Roller) SaveEtcd(ctx context.Context) error {
 	ending := filepath.Ext(c.Snapshot)
-	stem := strings.TrimSuffix(c.Snapshot, ending)
+	stem, path := strings.TrimSuffix(c.Snapshot, ending), c.Snapshot
 	for n := 2; ; n++ {
-		saved, err := c.Members.Save(ctx, c.legacyEndpoint(), c.Snapshot, c.EtcdPrefix, nil)
+		saved, err := c.Members.Save(ctx, c.legacyEndpoint(), path, c.EtcdPrefix, nil)
 		if err == nil {
 			c.note("etcd is saved in %s: revision %d, %d keys, %d bytes, sha256 %s", saved.Path, saved.Revision, saved.Keys, saved.Bytes, saved.SHA256)
+			return c.saved(ctx, saved)
 		}
 		if !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		c.Snapshot = stem + "." + strconv.Itoa(n) + ending
+		path = stem + "." + strconv.Itoa(n) + ending
 	}
+}
+
+func (c *Roller) saved(ctx context.Context, s *etcd.Snapshot) error {
+	if c.Saved == nil {
+		return nil
+	}
+	return c.Saved(ctx, s)
+}
+
+// SaveLast saves etcd once more, right before the point of no return: between the first time and this one lie the boot of a machine and a drain, and whoever has to restore
+// etcd should lose as little as can be. It does nothing when the legacy member has left, and once is enough for a run: what comes after it is tried again for minutes.
+func (c *Roller) SaveLast(ctx context.Context) error {
+	if c.savedLast {
+		return nil
+	}
+	if left, err := c.Left(ctx); err != nil || left {
+		return err
+	}
+	if err := c.SaveEtcd(ctx); err != nil {
+		return err
+	}
+	c.savedLast = true
+	return nil
+}
+
+// Restoration is the command that makes a data directory of a snapshot for the new machine's etcd. It asks only the management cluster: the workload cluster may be down.
+func (c *Roller) Restoration(ctx context.Context, file string) (string, error) {
+	machine, err := c.infrastructure(ctx)
+	if err != nil {
+		return "", err
+	}
+	at := address(machine)
+	if at == "" {
+		return "", fmt.Errorf("%w: KVMMachine %s/%s has no address", adopt.ErrReplaced, machine.GetNamespace(), machine.GetName())
+	}
+	name, peer := machine.GetName(), "https://"+net.JoinHostPort(at, peerPort)
+	return fmt.Sprintf("etcdutl snapshot restore '%s' --name %s --initial-cluster %s=%s --initial-advertise-peer-urls %s --data-dir /var/lib/etcd-restored",
+		strings.ReplaceAll(file, "'", `'\''`), name, name, peer, peer), nil
 }
 
 // peerPort is where etcd listens for other members.
@@ -107,12 +147,8 @@ func (c *Roller) newMember(ctx context.Context) (*etcd.Member, error) {
 // Join waits until the new machine's etcd takes part as a learner. The machine adds it by itself.
 func (c *Roller) Join(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		machine, err := c.infrastructure(ctx)
-		if err != nil {
+		if err := c.stillBoots(ctx); err != nil {
 			return "", err
-		}
-		if failed := bootstrapFailure(machine); failed != "" {
-			return "", fmt.Errorf("booting KVMMachine/%s: %s", machine.GetName(), failed)
 		}
 		m, err := c.newMember(ctx)
 		switch {
@@ -131,10 +167,14 @@ func (c *Roller) Join(ctx context.Context) error {
 const steady = 3
 
 // Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected is looked at here, because etcd
-// goes by what a learner acknowledged last, and of two voters both are needed for every write.
+// goes by what a learner acknowledged last, and of two voters both are needed for every write. That its bootstrap goes on is looked at as well: a machine that has given up,
+// because nobody promoted it in time, leaves its etcd behind, and that one is connected and up to date.
 func (c *Roller) Promote(ctx context.Context) error {
 	good := 0
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		if err := c.stillBoots(ctx); err != nil {
+			return "", err
+		}
 		m, err := c.newMember(ctx)
 		switch {
 		case err != nil:

@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	clientfake "k8s.io/client-go/kubernetes/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
@@ -20,6 +22,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
@@ -36,13 +39,23 @@ func with(t *testing.T, objects ...string) *Roller {
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
 	require.NoError(t, clusterv1.AddToScheme(scheme))
 	require.NoError(t, infrav1.AddToScheme(scheme))
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Cluster{})
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Cluster{}).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }) //nolint:forcetypeassert // Nothing else is indexed.
 	for _, text := range objects {
 		o := &unstructured.Unstructured{}
 		require.NoError(t, yaml.Unmarshal([]byte(text), &o.Object))
 		builder = builder.WithObjects(o)
 	}
-	c := builder.Build()
+	c := builder.WithInterceptorFuncs(interceptor.Funcs{
+		// A real watch ends with its context.
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			w, err := c.Watch(ctx, list, opts...)
+			if err == nil {
+				context.AfterFunc(ctx, w.Stop)
+			}
+			return w, err
+		},
+	}).Build()
 	return &Roller{Adopter: &adopt.Adopter{
 		Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"},
 		Management: adopt.Side{Client: c, Writer: kube.NewWriter(c, kube.WriterOptions{})},
@@ -200,6 +213,28 @@ func TestABootstrapThatFailedIsSeen(t *testing.T) {
 	}
 }
 
+// TestAMachineThatGaveUpGetsNoVote, and nobody waits for its API server: its etcd is connected all the same, and would be half of a majority.
+func TestAMachineThatGaveUpGetsNoVote(t *testing.T) {
+	t.Parallel()
+	c := with(t, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: al9qy-cp-x, labels: {cluster.x-k8s.io/cluster-name: al9qy, cluster.x-k8s.io/control-plane: ""}}
+spec: {infrastructureRef: {name: al9qy-cp-x}}
+`, `
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
+kind: KVMMachine
+metadata: {namespace: org-acme, name: al9qy-cp-x}
+status:
+  conditions:
+    - {type: `+infrav1.BootstrapExecSucceededCondition+`, status: "False", reason: BootstrapFailed, message: nobody promoted it, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`)
+	c.Workload = c.Management
+	for name, step := range map[string]func(context.Context) error{"join": c.Join, "promote": c.Promote, "server": c.AwaitServer} {
+		require.EqualError(t, step(t.Context()), "booting KVMMachine/al9qy-cp-x: nobody promoted it", name)
+	}
+}
+
 // TestServersThatReadOtherValuesDiffer without showing a value.
 func TestServersThatReadOtherValuesDiffer(t *testing.T) {
 	t.Parallel()
@@ -248,4 +283,30 @@ func TestATokenThatIsNotAcceptedDiffers(t *testing.T) {
 	require.ErrorIs(t, err, ErrDiffers)
 	require.ErrorContains(t, err, "the new API server a token of the old one was not accepted: unknown key")
 	assert.NotContains(t, err.Error(), "planted")
+}
+
+// TestARestorationNamesTheNewMachine, and a file's name does no harm in a shell.
+func TestARestorationNamesTheNewMachine(t *testing.T) {
+	t.Parallel()
+	objects := func(status string) []string {
+		return []string{`
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: al9qy-cp-x, labels: {cluster.x-k8s.io/cluster-name: al9qy, cluster.x-k8s.io/control-plane: ""}}
+spec: {infrastructureRef: {name: al9qy-cp-x}}
+`, `
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
+kind: KVMMachine
+metadata: {namespace: org-acme, name: al9qy-cp-x}
+status: {` + status + `}
+`}
+	}
+	command, err := with(t, objects("addresses: [{type: InternalIP, address: 10.1.2.3}]")...).Restoration(t.Context(), "/backup/it's here.db")
+	require.NoError(t, err)
+	assert.Equal(t, `etcdutl snapshot restore '/backup/it'\''s here.db' --name al9qy-cp-x --initial-cluster al9qy-cp-x=https://10.1.2.3:2380 `+
+		`--initial-advertise-peer-urls https://10.1.2.3:2380 --data-dir /var/lib/etcd-restored`, command)
+	_, err = with(t, objects("")...).Restoration(t.Context(), "x")
+	require.ErrorContains(t, err, "KVMMachine org-acme/al9qy-cp-x has no address")
+	_, err = with(t).Restoration(t.Context(), "x")
+	require.ErrorIs(t, err, ErrNotAlone)
 }

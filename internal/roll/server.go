@@ -90,9 +90,12 @@ func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {
 	return config, nil
 }
 
-// AwaitServer waits until the new machine has a Node, and its API server a pod that is ready.
+// AwaitServer waits until the new machine has a Node, and its API server a pod that is ready, and stops early when its bootstrap failed.
 func (c *Roller) AwaitServer(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
+		if err := c.stillBoots(ctx); err != nil {
+			return "", err
+		}
 		node, err := c.newNode(ctx)
 		if err != nil || node == nil {
 			return "the new machine's Node", err
@@ -167,6 +170,9 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if away := slices.Sorted(maps.Keys(s.after.away)); len(away) > 0 {
+		s.note("not compared, because neither API server reaches it: %s", strings.Join(away, ", "))
 	}
 	for _, compare := range []func(context.Context) error{s.compareObjects, s.compareSecrets, s.compareTokens} {
 		if err := compare(ctx); err != nil {
@@ -359,15 +365,29 @@ func (s *servers) compareTokens(ctx context.Context) error {
 			return err
 		}
 	}
-	old, err := s.before.clients.CoreV1().Secrets(systemNamespace).List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken), Limit: 1})
+	old, err := s.before.clients.CoreV1().Secrets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken), Limit: pageSize})
 	if err != nil {
 		return fmt.Errorf("looking for a token in a Secret: %w", err)
 	}
 	for i := range old.Items {
-		if token := string(old.Items[i].Data[corev1.ServiceAccountTokenKey]); token != "" {
-			return s.after.accepts(ctx, token, "the new API server the token in Secret "+systemNamespace+"/"+old.Items[i].Name)
+		secret := &old.Items[i]
+		token := string(secret.Data[corev1.ServiceAccountTokenKey])
+		if token == "" {
+			continue
 		}
+		// Also Secrets of ServiceAccounts that are long gone hold one.
+		if err := s.before.accepts(ctx, token, "the token in a Secret"); errors.Is(err, ErrDiffers) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		if err := s.after.accepts(ctx, token, "the new API server the token in Secret "+secret.Namespace+"/"+secret.Name); err != nil {
+			return err
+		}
+		s.note("each API server accepts a token of the other one, and the new one that in Secret %s/%s", secret.Namespace, secret.Name)
+		return nil
 	}
+	s.note("each API server accepts a token of the other one; no Secret holds one, so no older one was tried")
 	return nil
 }
 

@@ -3,6 +3,7 @@ package roll
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -10,12 +11,15 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 )
 
-// settings are the flags of an API server that its users would notice: with another value, people are somebody else or nobody, and records end. What
-// names a file is compared by being there: the files lie elsewhere on the new machine.
-func settings() (values, files []string) {
+// settings are the flags of an API server that its users would notice: with another value, people are somebody else or nobody, and records end. Of lists, such as
+// those of admission plugins and of API versions that are served, the new one may have more. What names a file is compared by being there: the files lie elsewhere on
+// the new machine.
+func settings() (values, lists, files []string) {
 	return []string{
 			"etcd-prefix", "oidc-client-id", "oidc-groups-claim", "oidc-groups-prefix", "oidc-issuer-url", "oidc-username-claim", "oidc-username-prefix",
-			"service-account-issuer", "service-cluster-ip-range",
+			"disable-admission-plugins", "service-account-issuer", "service-cluster-ip-range",
+		}, []string{
+			"enable-admission-plugins", "requestheader-allowed-names", "runtime-config",
 		}, []string{
 			"audit-log-path", "audit-policy-file", "encryption-provider-config",
 		}
@@ -54,12 +58,20 @@ func (c *Roller) compareSettings(ctx context.Context) error {
 
 // different are the settings that the new API server has otherwise.
 func different(before, after map[string]string) []string {
-	values, files := settings()
+	values, lists, files := settings()
 	var out []string
 	for _, name := range values {
 		// What the old one left out it had by default, and tokens are compared by themselves.
 		if was, is := before[name], after[name]; was != "" && strings.Trim(was, "/") != strings.Trim(is, "/") {
 			out = append(out, fmt.Sprintf("--%s was %q and is %q", name, was, is))
+		}
+	}
+	for _, name := range lists {
+		is := strings.Split(after[name], ",")
+		for item := range strings.SplitSeq(before[name], ",") {
+			if item != "" && !slices.Contains(is, item) {
+				out = append(out, fmt.Sprintf("--%s had %q and has not", name, item))
+			}
 		}
 	}
 	for _, name := range files {

@@ -11,9 +11,13 @@ func TestSettingsThatUsersWouldNoticeAreCompared(t *testing.T) {
 	t.Parallel()
 	old := map[string]string{
 		"oidc-issuer-url": "https://dex.example.test", "etcd-prefix": "/giantswarm.io", "audit-policy-file": "/etc/kubernetes/policies/audit-policy.yaml", "profiling": "false",
+		"enable-admission-plugins": "ResourceQuota,PodSecurityPolicy", "disable-admission-plugins": "LimitRanger", "runtime-config": "api/all=true",
 	}
 	change := func(name, value string) map[string]string {
-		out := map[string]string{"audit-policy-file": "/elsewhere", "oidc-issuer-url": "https://dex.example.test", "etcd-prefix": "giantswarm.io", "service-account-issuer": "https://api"}
+		out := map[string]string{
+			"audit-policy-file": "/elsewhere", "oidc-issuer-url": "https://dex.example.test", "etcd-prefix": "giantswarm.io", "service-account-issuer": "https://api",
+			"enable-admission-plugins": "NodeRestriction,PodSecurityPolicy,ResourceQuota", "disable-admission-plugins": "LimitRanger", "runtime-config": "api/all=true",
+		}
 		out[name] = value
 		if value == "" {
 			delete(out, name)
@@ -28,6 +32,9 @@ func TestSettingsThatUsersWouldNoticeAreCompared(t *testing.T) {
 		"another issuer":            {change("oidc-issuer-url", "https://other.test"), []string{`--oidc-issuer-url was "https://dex.example.test" and is "https://other.test"`}},
 		"no issuer":                 {change("oidc-issuer-url", ""), []string{`--oidc-issuer-url was "https://dex.example.test" and is ""`}},
 		"another prefix":            {change("etcd-prefix", "registry"), []string{`--etcd-prefix was "/giantswarm.io" and is "registry"`}},
+		"a plugin less":             {change("enable-admission-plugins", "NodeRestriction,ResourceQuota"), []string{`--enable-admission-plugins had "PodSecurityPolicy" and has not`}},
+		"a plugin is switched off":  {change("disable-admission-plugins", "LimitRanger,PodSecurityPolicy"), []string{`--disable-admission-plugins was "LimitRanger" and is "LimitRanger,PodSecurityPolicy"`}},
+		"fewer API versions":        {change("runtime-config", ""), []string{`--runtime-config had "api/all=true" and has not`}},
 		"no audit":                  {change("audit-policy-file", ""), []string{"--audit-policy-file was set and is not"}},
 	} {
 		assert.Equal(t, c.want, different(old, c.after), name)

@@ -66,9 +66,10 @@ func (c *Roller) worker(id string) (worker, error) {
 }
 
 // bound tells of a worker whose directories are on its host: only there can the replacement start, and only when the old VM is off.
-func (w worker) bound() bool { return len(w.Sizing.HostVolumes) > 0 }
+func (w worker) bound() bool { return w.Sizing != nil && len(w.Sizing.HostVolumes) > 0 }
 
-// ReplaceWorker replaces one worker. As a rule the new machine comes first: until it is ready, with its DaemonSets, nothing happens to the old one.
+// ReplaceWorker replaces one worker. As a rule the new machine comes first: until it is ready, with its DaemonSets, nothing happens to the old one, and until it is
+// seen to be so once more, after the drain, the old one stays.
 // A worker that is bound to its host goes first, and its pods wait elsewhere, or for the new one.
 func (c *Roller) ReplaceWorker(ctx context.Context, id string) error {
 	w, err := c.worker(id)
@@ -106,11 +107,26 @@ func (c *Roller) empty(ctx context.Context, w worker) error {
 		if err := c.drain(ctx, w.Node, c.Inside); err != nil {
 			return err
 		}
+		if err := c.stillGrown(ctx, w); err != nil {
+			return err
+		}
 	}
 	if err := c.retireNode(ctx, w.Node); err != nil {
 		return err
 	}
 	return c.awaitRetired(ctx, w.Node)
+}
+
+// stillGrown looks at the replacement once more: a drain may take hours, and when the new machine has died meanwhile, the old one is all there is.
+func (c *Roller) stillGrown(ctx context.Context, w worker) error {
+	if w.bound() {
+		return nil // Its replacement comes when it is gone.
+	}
+	if err := c.awaitGrown(ctx, w); err != nil {
+		name := w.Pod.Object.Name
+		return fmt.Errorf("looking at the replacement of worker %s after the drain: %w; the old node stays, and kubectl uncordon %s lets pods come to it again", w.ID, err, name)
+	}
+	return nil
 }
 
 // PutOffWorker lets pods come to a worker again whose drain was given up. Its replacement stays: it is asked for no second time.

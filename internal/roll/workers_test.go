@@ -1,6 +1,10 @@
 package roll
 
 import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +15,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -46,6 +53,88 @@ func TestReplacementsAreNumbered(t *testing.T) {
 	c.Begun = func() []string { return nil }
 	_, err := c.worker("a1")
 	require.ErrorContains(t, err, "not on record")
+}
+
+// TestTheOldWorkerStaysWhenTheNewOneDies while the old one is drained, which may take hours: both would be gone.
+func TestTheOldWorkerStaysWhenTheNewOneDies(t *testing.T) {
+	t.Parallel()
+	for _, dies := range []bool{false, true} {
+		c := with(t, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {namespace: org-acme, name: al9qy, uid: c}
+`, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: org-acme, name: small, uid: d}
+spec: {replicas: 1}
+`, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: new, uid: new, labels: {`+clusterv1.MachineDeploymentNameLabel+`: small}}
+status:
+  nodeRef: {name: new}
+  conditions: [{type: Ready, status: "True", reason: Ready, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]
+`, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: old, uid: old}
+status: {nodeRef: {name: worker-a1}}
+`, `
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
+kind: KVMMachine
+metadata: {namespace: org-acme, name: old, uid: k}
+spec: {adopted: {podRef: {uid: p}}}
+`)
+		c.Picture.Nodes = []legacy.Node{{ID: "a1", Role: legacy.Worker, Pod: &legacy.Doc[corev1.Pod]{Object: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "al9qy", Name: "worker-a1", UID: "p"}}}}}
+		c.Result.Workers, c.Begun = map[string]string{"a1": "small"}, func() []string { return []string{"a1"} }
+		c.Workload, c.Typed, c.Gated = c.Management, c.Management.Client, func(config *rest.Config) *rest.Config { return config }
+		c.Inside = drained(t, func() {
+			if !dies {
+				return
+			}
+			fresh, err := c.must(context.Background(), machineKind(), "new")
+			if !assert.NoError(t, err) {
+				return
+			}
+			assert.NoError(t, unstructured.SetNestedSlice(fresh.Object, []any{map[string]any{"type": "Ready", "status": "False", "reason": "NotReady", "message": "the VM is off", "lastTransitionTime": "2026-01-01T00:00:00Z"}}, "status", "conditions"))
+			assert.NoError(t, c.Management.Client.Update(context.Background(), fresh))
+		})
+
+		err := c.ReplaceWorker(t.Context(), "a1")
+		old, found := c.get(t.Context(), machineKind(), "old")
+		require.NoError(t, found)
+		if !dies {
+			require.ErrorContains(t, err, "KVMMachine/old of legacy node a1 to be gone", "nobody acts on it here")
+			assert.Nil(t, old)
+			continue
+		}
+		require.ErrorContains(t, err, "looking at the replacement of worker a1 after the drain: waiting for Machine/new to be ready: the VM is off")
+		require.ErrorContains(t, err, "the old node stays, and kubectl uncordon worker-a1 lets pods come to it again")
+		assert.NotNil(t, old)
+	}
+}
+
+// drained is a workload cluster in which nothing is left to drain; asked is called when somebody looks for the node.
+func drained(t *testing.T, asked func()) *rest.Config {
+	t.Helper()
+	answers := map[string]string{
+		"/api":    `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/apis":   `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+		"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "nodes", "namespaced": false, "kind": "Node", "verbs": ["get"]}]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer, known := answers[r.URL.Path]
+		if !known {
+			asked()
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL}
 }
 
 func TestAnImageWithAShellIsChosen(t *testing.T) {

@@ -2,6 +2,7 @@ package adoption
 
 import (
 	"context"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,8 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/etcdtest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
 
@@ -298,11 +301,28 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	code, _, said = x.back(t.Context())
 	require.Equal(t, cli.CodeBlocked, code, said)
 	assert.Contains(t, said, "the point of no return is passed")
+	x.restores(said)
 	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))))
 	// Once more does nothing.
 	code, _, said = x.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertReplaced(1)
+}
+
+// restores runs the command that is named to those who have no way back. etcdctl of the legacy version has the same one as etcdutl.
+func (x *takeover) restores(said string) {
+	x.Helper()
+	_, rest, named := strings.Cut(said, "etcdutl ")
+	require.True(x, named, said)
+	line, _, _ := strings.Cut(rest, "\n")
+	args := strings.Fields(strings.ReplaceAll(line, "'", ""))
+	assert.NotContains(x, args, filepath.Join(x.o.dir, "etcd.db"), "etcd is saved once more, after the drain")
+	where := filepath.Join(x.TempDir(), "restored")
+	require.Equal(x, "/var/lib/etcd-restored", args[len(args)-1])
+	args[len(args)-1] = where
+	out, err := exec.CommandContext(x.Context(), etcdtest.Programs(x.T, true, builder.Etcdctl)[builder.Etcdctl], args...).CombinedOutput()
+	require.NoError(x, err, string(out))
+	assert.FileExists(x, filepath.Join(where, "member", "snap", "db"))
 }
 
 // protect puts a pod on the legacy master that nobody may evict. No controller computes its budget here.

@@ -2,8 +2,10 @@ package adoption
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
@@ -249,9 +252,18 @@ func TestPauseAndResume(t *testing.T) {
 	o := newOperator(t, c, "patient")
 	code, _, said := o.run(t.Context(), "--until", "fence")
 	require.Equal(t, cli.CodeOK, code, said)
-	code, out, said := o.migrate(t.Context(), "pause", c.ID, "--reason", "disk alert")
+	code, out, said := o.migrate(t.Context(), "pause", c.ID, "--reason", "disk alert", "-o", "text", "-o", "json="+filepath.Join(o.dir, "pause.json"))
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, out, "migrate resume "+c.ID)
+	var paused struct {
+		Cluster string
+		Pause   migrationv1alpha1.Pause
+	}
+	text, err := os.ReadFile(filepath.Join(o.dir, "pause.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &paused))
+	assert.Equal(t, c.ID, paused.Cluster)
+	assert.Equal(t, "disk alert", paused.Pause.Reason)
 	code, _, said = o.run(t.Context())
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.Contains(t, said, "disk alert")

@@ -1,13 +1,18 @@
 package etcdtest_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -128,6 +133,59 @@ func TestASnapshotThatFailsLeavesNothing(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+// TestASnapshotFromAServerThatFallsSilentEnds: a firewall that forgets a connection tells neither side.
+func TestASnapshotFromAServerThatFallsSilentEnds(t *testing.T) {
+	t.Parallel()
+	needPrograms(t)
+	servers := etcdtest.Start(t, etcdtest.Options{})
+	_, err := servers.Library(t).Put(t.Context(), "a", strings.Repeat("x", 1<<20))
+	require.NoError(t, err)
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &forgotten{Conn: conn, most: 64 << 10, closed: make(chan struct{})}, nil
+	}
+	member := servers.Members[0]
+	client, err := etcd.New(etcd.Options{Endpoints: []etcd.Endpoint{{URL: member.URL, Address: member.Address}}, TLS: servers.TLS(), Dial: dial, Timeout: 2 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	dir := t.TempDir()
+	_, err = client.Save(t.Context(), member.URL, filepath.Join(dir, "al9qy.db"), prefix, nil)
+	require.ErrorContains(t, err, "for its snapshot: ")
+	var failed *etcd.Error
+	require.ErrorAs(t, err, &failed)
+	assert.True(t, failed.Timeout(), "it may pass: %s", err)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// forgotten is a connection over which nothing comes any more after so many bytes.
+type forgotten struct {
+	net.Conn
+
+	most   int
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (f *forgotten) Read(b []byte) (int, error) {
+	if f.most <= 0 {
+		<-f.closed
+		return 0, net.ErrClosed
+	}
+	n, err := f.Conn.Read(b[:min(len(b), f.most)])
+	f.most -= n
+	return n, err
+}
+
+func (f *forgotten) Close() error {
+	f.once.Do(func() { close(f.closed) })
+	return f.Conn.Close()
 }
 
 func TestTheTableSaysWhoLeads(t *testing.T) {

@@ -65,6 +65,8 @@ func TestClusterIsOneThatMayBeMigrated(t *testing.T) {
 	require.NoError(t, err)
 	facts.Workloads, err = check.AskWorkloads(t.Context(), inside.Reader, time.Now())
 	require.NoError(t, err)
+	facts.Requests, err = check.AskRequests(t.Context(), inside.Get)
+	require.NoError(t, err)
 	report, err := check.Run(t.Context(), facts, check.Options{Accept: c.Acceptances()})
 	require.NoError(t, err)
 	outcomes := map[string]check.Outcome{}
