@@ -10,6 +10,7 @@ require (
 	github.com/diskfs/go-diskfs v1.9.4
 	github.com/flatcar/ignition v0.36.2
 	github.com/giantswarm/apiextensions/v3 v3.39.0
+	github.com/google/cel-go v0.29.0
 	github.com/insomniacslk/dhcp v0.0.0-20250417080101-5f8cf70e8c5f
 	github.com/invopop/jsonschema v0.14.0
 	github.com/openbao/openbao/api/v2 v2.4.0
@@ -85,7 +86,6 @@ require (
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/btree v1.1.3 // indirect
-	github.com/google/cel-go v0.29.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect

@@ -1,9 +1,19 @@
 #!/usr/bin/env bash
 # The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, the
-# cluster itself on virtual machines, which migrate adopts. Everything runs on loopback or in a network of its own; whatever happens, it is
-# taken down at the end. DEMO_MACHINES=no leaves out the second half, which takes half an hour on two cores.
+# cluster itself on virtual machines, which migrate adopts, and with DEMO=all takes through all phases. Everything runs on loopback or in a
+# network of its own; whatever happens, it is taken down at the end. DEMO=plan ends after the first half; the second takes half an hour on
+# two cores without hardware virtualization, and all phases some two hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+until=${DEMO:-adopt}
+case $until in
+plan | adopt | all) ;;
+*)
+	echo "DEMO=$until: it is plan, adopt or all" >&2
+	exit 2
+	;;
+esac
 
 id=al9qy
 fixture=testdata/fixtures/$id
@@ -47,18 +57,21 @@ written=(plan.html plan.md plan.json)
 
 # adopt takes a running cluster of two machines over. migrate runs where both API servers answer: in the lab's network.
 adopt() {
-	local inside=(bin/lab exec --dir "$work/lab" --) ca=$work/lab/legacy/$id/ca
 	say "a legacy cluster on virtual machines: one master, one worker (without hardware virtualization this takes a while)"
 	bin/lab down --dir "$work/lab"
 	bin/lab setup
 	bin/lab image build legacy
-	bin/lab up --dir "$work/lab" --hosts 4 --provider
+	local hosts=4
+	if [ "$until" = all ]; then
+		bin/lab image build next
+		hosts=5
+	fi
+	bin/lab up --dir "$work/lab" --hosts "$hosts" --provider
 	bin/lab legacy up --dir "$work/lab" --faster 10
 	unset KUBECONFIG
 
 	say "migrate run $id: checks, then fence, translate, adopt"
-	"${inside[@]}" "$PWD/bin/migrate" run "$id" --yes --ca-cert "$ca/ca.crt" --ca-key "$ca/ca.key" --decisions hack/demo/machines.yaml \
-		-o text -o html=report.html
+	"${run[@]}" -o text -o html=report.html
 
 	say "migrate proof $id: nothing was restarted"
 	"${inside[@]}" "$PWD/bin/migrate" proof "$id"
@@ -67,12 +80,33 @@ adopt() {
 	bin/lab legacy status --dir "$work/lab"
 	written=(report.html "${written[@]}")
 }
-if [ "${DEMO_MACHINES:-yes}" = no ]; then
-	say "the second half, with virtual machines, is left out: DEMO_MACHINES=no"
+
+# replace goes on where adopt ended: a new control plane, new workers, and nothing left of the old platform.
+replace() {
+	say "migrate run $id: the control plane, past the point of no return, then the worker"
+	"${run[@]}" --until workers --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text -o html=replaced.html
+	"${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
+
+	say "migrate run $id: the rest of the old platform goes"
+	"${run[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=finalized.html
+
+	say "an ordinary cluster: nothing to plan, nothing to forecast"
+	"${inside[@]}" "$PWD/bin/migrate" plan "$id" --short
+	"${inside[@]}" "$PWD/bin/migrate" forecast "$id"
+	"${inside[@]}" kubectl get clusters,machines --all-namespaces
+	written=(replaced.html finalized.html "${written[@]}")
+}
+
+inside=(bin/lab exec --dir "$work/lab" --)
+run=("${inside[@]}" "$PWD/bin/migrate" run "$id" --yes --ca-cert "$work/lab/legacy/$id/ca/ca.crt" --ca-key "$work/lab/legacy/$id/ca/ca.key"
+	--decisions hack/demo/machines.yaml)
+if [ "$until" = plan ]; then
+	say "the second half, with virtual machines, is left out: DEMO=plan"
 elif [ "$(id -u)" != 0 ]; then
 	say "the second half, with virtual machines, is left out: it needs root"
 else
 	adopt
+	[ "$until" = adopt ] || replace
 fi
 
 say "written here"

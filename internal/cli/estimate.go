@@ -48,7 +48,7 @@ ten (p90). All replacements of workers are one kind. A step counts when one run 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resolved, err := outs.resolved(etcdFormats())
+			resolved, err := outs.resolved(plainFormats())
 			if err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ ten (p90). All replacements of workers are one kind. A step counts when one run 
 			return s.printStructured(cmd.Context(), resolved, document, func(w io.Writer) { writeEstimates(w, document) })
 		},
 	}
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func (s *session) estimateShowCommand() *cobra.Command {
 		Example: "  migrate estimate show\n  migrate estimate show estimates.json -o json",
 		Args:    atMostOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resolved, err := outs.resolved(etcdFormats())
+			resolved, err := outs.resolved(plainFormats())
 			if err != nil {
 				return err
 			}
@@ -110,7 +110,7 @@ func (s *session) estimateShowCommand() *cobra.Command {
 			return s.printStructured(cmd.Context(), resolved, document, func(w io.Writer) { writeEstimates(w, document) })
 		},
 	}
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 

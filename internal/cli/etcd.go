@@ -29,8 +29,6 @@ import (
 // defaultEtcdPrefix is the prefix of legacy API servers, for snapshots without their cluster (legacy-system.md 6).
 const defaultEtcdPrefix = "/giantswarm.io"
 
-func etcdFormats() []string { return []string{"text", "json", "yaml"} }
-
 func (s *session) etcdCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
@@ -60,12 +58,12 @@ func (s *session) etcdMembersCommand() *cobra.Command {
 		},
 	}
 	source.addStorageTo(cmd)
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 
 func (s *session) etcdMembers(ctx context.Context, source sourceFlags, outs outputs, id string) error {
-	resolved, err := outs.resolved(etcdFormats())
+	resolved, err := outs.resolved(plainFormats())
 	if err != nil {
 		return err
 	}
@@ -135,7 +133,7 @@ the cluster's encryption key and certificates.`,
 	}
 	source.addStorageTo(cmd)
 	cmd.Flags().StringVar(&out, "out", "", "the file")
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 
@@ -143,7 +141,7 @@ func (s *session) etcdSnapshot(ctx context.Context, source sourceFlags, outs out
 	if out == "" {
 		return usage("migrate etcd snapshot "+id+" --out FILE", "--out is missing: where should the snapshot go?")
 	}
-	resolved, err := outs.resolved(etcdFormats())
+	resolved, err := outs.resolved(plainFormats())
 	if err != nil {
 		return err
 	}
@@ -176,7 +174,7 @@ func (s *session) etcdVerifyCommand() *cobra.Command {
 		Example: "  migrate etcd verify al9qy.db",
 		Args:    exactlyOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resolved, err := outs.resolved(etcdFormats())
+			resolved, err := outs.resolved(plainFormats())
 			if err != nil {
 				return err
 			}
@@ -188,7 +186,7 @@ func (s *session) etcdVerifyCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "etcd-prefix", defaultEtcdPrefix, "prefix of the API server's keys")
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 

@@ -355,17 +355,37 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 
 // ask begins to ask the cluster itself, and returns how to get the answers. Meanwhile there is other work: an ingress far away takes its time.
 func (e *examiner) ask(ctx context.Context, cluster *legacy.Cluster) func(*check.Facts) {
-	members, workloads := e.askEtcd(ctx, cluster), e.askWorkloads(ctx, cluster)
+	members := e.askEtcd(ctx, cluster)
+	connect := sync.OnceValues(func() (*kube.ReadOnly, error) {
+		if e.inside == nil || cluster.Inside == nil {
+			return nil, nil //nolint:nilnil // It does not answer, and that has been said; or nobody asks, as of a snapshot.
+		}
+		return e.inside(cluster)
+	})
+	workloads := askInside(ctx, connect, func(ctx context.Context, inside *kube.ReadOnly) (*check.Workloads, error) {
+		return check.AskWorkloads(ctx, inside.Reader, e.now)
+	})
+	requests := askInside(ctx, connect, func(ctx context.Context, inside *kube.ReadOnly) (*check.Requests, error) {
+		return check.AskRequests(ctx, inside.Get)
+	})
 	return func(facts *check.Facts) {
 		facts.Etcd, facts.EtcdUnread = members()
+		unread := func(what check.Fact, err error) {
+			if err == nil {
+				return
+			}
+			if facts.Unread == nil {
+				facts.Unread = map[check.Fact]string{}
+			}
+			facts.Unread[what] = err.Error()
+		}
 		var err error
-		if facts.Workloads, err = workloads(); err == nil {
-			return
+		if facts.Workloads, err = workloads(); e.inside == nil {
+			facts.Workloads, err = check.RecordedWorkloads(cluster.Inside, e.now)
 		}
-		if facts.Unread == nil {
-			facts.Unread = map[check.Fact]string{}
-		}
-		facts.Unread[check.Running] = err.Error()
+		unread(check.Running, err)
+		facts.Requests, err = requests()
+		unread(check.Requested, err)
 	}
 }
 
@@ -395,30 +415,25 @@ func (e *examiner) askEtcd(ctx context.Context, cluster *legacy.Cluster) func() 
 	}
 }
 
-// workloadsTimeout is for lists of some thousand pods.
-const workloadsTimeout = 30 * time.Second
+// insideTimeout is for lists of some thousand pods.
+const insideTimeout = 30 * time.Second
 
-// askWorkloads begins to list what runs in a workload cluster that answers, or takes it from the snapshot, and returns how to get it.
-func (e *examiner) askWorkloads(ctx context.Context, cluster *legacy.Cluster) func() (*check.Workloads, error) {
-	if e.inside == nil {
-		return func() (*check.Workloads, error) { return check.RecordedWorkloads(cluster.Inside, e.now) }
-	}
+// askInside begins to ask a workload cluster, and returns how to get the answer; nil when there is none to ask.
+func askInside[T any](ctx context.Context, connect func() (*kube.ReadOnly, error), ask func(context.Context, *kube.ReadOnly) (*T, error)) func() (*T, error) {
 	var (
-		found *check.Workloads
+		found *T
 		err   error
 		asked sync.WaitGroup
 	)
-	if cluster.Inside != nil { // Else it does not answer, and that has been said.
-		asked.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, workloadsTimeout)
-			defer cancel()
-			var inside *kube.ReadOnly
-			if inside, err = e.inside(cluster); err == nil && inside != nil {
-				found, err = check.AskWorkloads(ctx, inside.Reader, e.now)
-			}
-		})
-	}
-	return func() (*check.Workloads, error) {
+	asked.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, insideTimeout)
+		defer cancel()
+		var inside *kube.ReadOnly
+		if inside, err = connect(); err == nil && inside != nil {
+			found, err = ask(ctx, inside)
+		}
+	})
+	return func() (*T, error) {
 		asked.Wait()
 		return found, err
 	}

@@ -30,9 +30,7 @@ const (
 	CodeStale Code = 5
 	// CodeStopped means that a run stopped and can be resumed.
 	CodeStopped Code = 6
-	// CodeRolledBack means that a run failed and was taken back.
-	CodeRolledBack Code = 7
-	// CodeDecision means that a human has to decide.
+	// CodeDecision means that a human has to decide. 7, which was for runs that take themselves back, is not used: only people take a migration back.
 	CodeDecision Code = 8
 	// CodeUsage means that the command line is wrong.
 	CodeUsage Code = 64
@@ -59,7 +57,6 @@ func Codes() []CodeDoc {
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},
 		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode` and `run --plan FILE`: a value the earlier plan used is different now."},
 		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration. `fleet run`: clusters failed, and nothing else can begin."},
-		{CodeRolledBack, "rolled-back", "the run failed and was rolled back", "Commands that run a migration."},
 		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it. `fleet run`: the fleet is held, until somebody ends that with `--release`."},
 		{CodeUsage, "usage", "the command line, the environment or a configuration file is wrong", "Every command, before it has looked at anything."},
 		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written."},

@@ -46,7 +46,7 @@ type explainOptions struct {
 
 func (s *session) explainCommand() *cobra.Command {
 	var o explainOptions
-	formats := []string{"text", "json", "yaml"}
+	formats := plainFormats()
 	cmd := &cobra.Command{
 		Use:   "explain [ID|FIELD]",
 		Short: "What a check, a finding or a legacy field means",

@@ -203,6 +203,7 @@ func (f *fleetFile) key() client.ObjectKey {
 
 func (s *session) fleetLintCommand() *cobra.Command {
 	var file string
+	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE",
 		Short: "Find mistakes in a fleet and in the playbooks it names",
@@ -210,12 +211,16 @@ func (s *session) fleetLintCommand() *cobra.Command {
 not meant (exit code 3). Whether its clusters exist is seen by migrate fleet plan.`,
 		Example: "  migrate fleet lint -f fleet.yaml",
 		Args:    noArguments,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			resolved, err := outs.resolved(plainFormats())
+			if err != nil {
+				return err
+			}
 			f, err := readFleet(file, nil, nil)
 			if err != nil {
 				return err
 			}
-			var doubts []string
+			all := doubts{Files: []string{file}, Doubts: []string{}}
 			for i, book := range f.books {
 				estimates, err := estimatesOf(book, "")
 				if err != nil {
@@ -226,22 +231,14 @@ not meant (exit code 3). Whether its clusters exist is seen by migrate fleet pla
 					return err
 				}
 				for _, doubt := range found {
-					doubts = append(doubts, fmt.Sprintf("wave %s: %s", f.Spec.Waves[i].Name, doubt))
+					all.Doubts = append(all.Doubts, fmt.Sprintf("wave %s: %s", f.Spec.Waves[i].Name, doubt))
 				}
 			}
-			for _, doubt := range doubts {
-				if _, err := fmt.Fprintln(s.out, printableText(doubt)); err != nil {
-					return fmt.Errorf("writing to standard output: %w", err)
-				}
-			}
-			if len(doubts) > 0 {
-				return ended(CodeBlocked)
-			}
-			_, err = fmt.Fprintf(s.out, "%s: nothing is wrong\n", file)
-			return err
+			return s.tellDoubts(cmd.Context(), resolved, all)
 		},
 	}
 	addFleetFlag(cmd, &file)
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 

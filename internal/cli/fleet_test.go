@@ -2,10 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,9 +18,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
@@ -48,6 +53,9 @@ func TestFleetCommands(t *testing.T) {
 	got = run(t, "fleet", "lint", "-f", fleetOf(t, "  playbooks: [book.yaml]\n  waves: [{name: all, clusters: {all: true}, until: workers}]\n"))
 	assert.Equal(t, CodeBlocked, got.code)
 	assert.Contains(t, got.stdout, "wave all: spec.windows: nothing opens in the next 60 days")
+	got = run(t, "fleet", "lint", "-f", shippedFleet, "-o", "json")
+	require.Equal(t, CodeOK, got.code)
+	assert.JSONEq(t, `{"files": ["`+shippedFleet+`"], "doubts": []}`, got.stdout)
 
 	from := copyInputs(t, "al9qy", "b4n9x")
 	wrong := fleetOf(t, "  wave: []\n")
@@ -214,7 +222,9 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 		"window closed": {result: migrate.Result{Outcome: migrate.Paused, NotBefore: later}, err: ended(CodeWaiting), want: fleet.Ready},
 		"approval":      {result: migrate.Result{Outcome: migrate.Paused, Gate: "finalize"}, err: ended(CodeWaiting), want: fleet.Gated},
 		"exposed":       {result: migrate.Result{Outcome: migrate.Paused, NotBefore: later, Exposed: true}, err: ended(CodeWaiting), want: fleet.Enough},
+		"next window":   {result: migrate.Result{Outcome: migrate.Paused, Limited: true, NotBefore: later}, err: ended(CodeWaiting), want: fleet.Ready},
 		"limited":       {result: migrate.Result{Outcome: migrate.Paused, Limited: true}, err: ended(CodeWaiting), want: fleet.Enough},
+		"blocked drain": {result: migrate.Result{Outcome: migrate.Paused, Err: fmt.Errorf("draining: %w", drain.ErrBlocked)}, err: ended(CodeWaiting), want: fleet.Enough, classes: []string{"drain"}},
 		"stopped":       {result: migrate.Result{Outcome: migrate.Stopped}, err: ended(CodeStopped), want: fleet.Ready},
 		"failed":        {result: migrate.Result{Outcome: migrate.Failed}, err: ended(CodeStopped), want: fleet.Failed, classes: []string{"error"}},
 		"blocked":       {err: &outcome{code: CodeBlocked, cause: inTheWay(report)}, want: fleet.Blocked, classes: []string{"check CHK-B-001", "check CHK-C-001"}},
@@ -239,6 +249,9 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 	out = outcomeOf(migrate.Result{Outcome: migrate.Paused}, nil)
 	completeOutcome(&out, &fleet.Progress{Standing: fleet.Paused, Message: "paused by ops"})
 	assert.Equal(t, fleet.Paused, out.Standing)
+	assert.False(t, out.Exposed)
+	completeOutcome(&out, &fleet.Progress{Exposed: true})
+	assert.True(t, out.Exposed, "a run that did not begin leaves two voters as they were")
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), &outcome{code: CodeBlocked, cause: kube.ErrNoCluster}), "the cause changes no exit code")
 }
 
@@ -255,4 +268,42 @@ func TestLinesOfSeveralRunsStayWhole(t *testing.T) {
 	_, err = b.Write([]byte("too\n"))
 	require.NoError(t, err)
 	assert.Equal(t, "al9qy  begun well\nal9qy  next\nb4n9x  begun too\n", out.String())
+}
+
+// TestAServerThatIsAwayWhenARunBeginsIsAskedAgain, as often as may be, and Ctrl-C ends that.
+func TestAServerThatIsAwayWhenARunBeginsIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	nobody := httptest.NewServer(http.NotFoundHandler())
+	nobody.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"+
+		"users: [{name: u}]\nclusters: [{name: c, cluster: {server: "+nobody.URL+"}}]\n"), 0o600))
+	for _, interrupted := range []bool{false, true} {
+		clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+		var said strings.Builder
+		s, _ := newSession(App{Clock: clk, Err: &said})
+		s.kube.KubeConfig = &file
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := s.runPatiently(ctx, runOptions{yes: true}, nil, "al9qy")
+			ended <- err
+		}()
+		for range startTries - 1 {
+			require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
+			if interrupted {
+				stop()
+				break
+			}
+			clk.Step(askAgain)
+		}
+		err := <-ended
+		if interrupted {
+			require.ErrorIs(t, err, context.Canceled)
+		} else {
+			require.True(t, kube.Transient(err), "%v", err)
+			assert.Equal(t, startTries-1, strings.Count(said.String(), "could not begin: "), said.String())
+		}
+		stop()
+	}
 }

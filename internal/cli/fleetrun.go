@@ -20,6 +20,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -385,7 +386,7 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	var result migrate.Result
 	if err == nil {
 		if err = s.setClock(); err == nil {
-			result, err = s.runOnce(ctx, o, outs, start.Cluster)
+			result, err = s.runPatiently(ctx, o, outs, start.Cluster)
 		}
 	}
 	out := outcomeOf(result, err)
@@ -396,6 +397,20 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	}
 	out.Message = printableText(w.secrets.text(out.Message))
 	return out
+}
+
+// runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
+func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output, id string) (migrate.Result, error) {
+	for try := 1; ; try++ {
+		result, _, err := s.runOnce(ctx, o, outs, id)
+		if try == startTries || !notBegun(result, err) {
+			return result, err
+		}
+		_, _ = fmt.Fprintf(s.app.Err, "%s: try %d of %d could not begin: %s\n", id, try, startTries, err)
+		if s.sleep(ctx, id, s.app.Clock.Now().Add(askAgain)); ctx.Err() != nil {
+			return result, ctx.Err()
+		}
+	}
 }
 
 // standing reads where a cluster stands after its run; nil when that cannot be read.
@@ -474,8 +489,11 @@ func outcomeOf(result migrate.Result, err error) fleet.Outcome {
 		switch {
 		case result.Gate != "":
 			out.Standing = fleet.Gated
-		case result.Exposed, result.Limited, result.NotBefore.IsZero():
+		case result.Exposed, result.NotBefore.IsZero():
 			out.Standing = fleet.Enough
+		}
+		if errors.Is(result.Err, drain.ErrBlocked) {
+			out.Classes = []string{fleet.ClassBlocked}
 		}
 		return out
 	case migrate.Failed:
@@ -511,8 +529,9 @@ func refused(err error) fleet.Outcome {
 	return fleet.Outcome{Standing: fleet.Failed, Message: err.Error(), Classes: []string{fleet.ClassError}}
 }
 
-// completeOutcome takes from the migration what only it knows: who paused it, and in which step it failed.
+// completeOutcome takes from the migration what only it knows: who paused it, in which step it failed, and where a run that did not begin leaves it.
 func completeOutcome(out *fleet.Outcome, p *fleet.Progress) {
+	out.Exposed = out.Exposed || p.Exposed
 	switch {
 	case out.Standing == fleet.Failed && len(p.Classes) > 0: // also of a cluster that its playbook holds after a failure
 		out.Classes = p.Classes

@@ -161,9 +161,15 @@ func TestAFleetWhoseClustersAreBlockedIsHeld(t *testing.T) {
 	require.NoError(t, os.WriteFile(alone, []byte(strings.Replace(string(text), "name: test", "name: alone", 1)), 0o600))
 	got = run(t, "fleet", "run", "-f", alone, "--yes", "--wait", "--kubeconfig", server.kubeconfig)
 	assert.Equal(t, CodeBlocked, got.code, got.stderr)
-	got = run(t, "fleet", "hold", "-f", alone, "--reason", "disk alert", "--kubeconfig", server.kubeconfig)
+	got = run(t, "fleet", "hold", "-f", alone, "--reason", "disk alert", "--kubeconfig", server.kubeconfig, "-o", "json")
 	require.Equal(t, CodeOK, got.code, got.stderr)
-	assert.Contains(t, got.stdout, "disk alert")
+	var held struct {
+		Fleet string
+		Hold  fleet.Hold
+	}
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &held))
+	assert.Equal(t, "alone", held.Fleet)
+	assert.Equal(t, "disk alert", held.Hold.Reason)
 	got = run(t, "fleet", "run", "-f", alone, "--yes", "--kubeconfig", server.kubeconfig)
 	assert.Equal(t, CodeDecision, got.code, got.stderr)
 	assert.Contains(t, got.stderr, "disk alert")

@@ -152,6 +152,7 @@ func (s *session) fleetReport(f *fleetFile, p *place, book *fleet.Book) (*fleet.
 
 func (s *session) fleetHoldCommand() *cobra.Command {
 	var file, reason string
+	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "hold -f FILE --reason TEXT",
 		Short: "Keep every cluster of a fleet from beginning",
@@ -162,6 +163,10 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if strings.TrimSpace(reason) == "" {
 				return usage(`--reason "disk alert"`, "a hold needs a reason: it is shown to whoever finds the fleet held")
+			}
+			resolved, err := outs.resolved(plainFormats())
+			if err != nil {
+				return err
 			}
 			f, err := readFleet(file, nil, nil)
 			if err != nil {
@@ -181,10 +186,12 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 					return err
 				}
 			}
-			_, err = fmt.Fprintf(s.out, "fleet %s: %s\nend it with: migrate fleet run -f %s --release REASON\n", f.Metadata.Name, printableText(record.Hold.String()), file)
-			return err
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"fleet": f.Metadata.Name, "hold": record.Hold}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "fleet %s: %s\nend it with: migrate fleet run -f %s --release REASON\n", f.Metadata.Name, printableText(record.Hold.String()), file)
+			})
 		},
 	}
+	addOutputFlag(cmd, &outs, plainFormats())
 	addFleetFlag(cmd, &file)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the people who find it held")
 	return cmd

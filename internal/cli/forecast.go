@@ -41,13 +41,13 @@ Cluster API's own code decides where it can be asked. Nothing is written.`,
 	o.storage.addStorageTo(cmd)
 	cmd.Flags().StringVar(&o.ns, "target-namespace", "", "namespace of the Cluster (default: the only one with a Cluster of that name)")
 	cmd.Flags().BoolVar(&o.detailed, "detailed-exitcode", false, "exit with 2 when something would happen, or could")
-	addOutputFlag(cmd, &o.outputs, etcdFormats())
+	addOutputFlag(cmd, &o.outputs, plainFormats())
 	return cmd
 }
 
 // forecast finds the Cluster, the ways into its inside, and prints what would happen.
 func (s *session) forecast(ctx context.Context, o forecastOptions, id string) error {
-	outs, err := o.outputs.resolved(etcdFormats())
+	outs, err := o.outputs.resolved(plainFormats())
 	if err != nil {
 		return err
 	}

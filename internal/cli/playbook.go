@@ -71,16 +71,43 @@ func atLeastOneFile(_ *cobra.Command, args []string) error {
 	return nil
 }
 
+// doubts are what is allowed and most likely not meant, as programs read it.
+type doubts struct {
+	Files  []string `json:"files"`
+	Doubts []string `json:"doubts"`
+}
+
+// tellDoubts shows them; the exit code says whether there are any.
+func (s *session) tellDoubts(ctx context.Context, outs []output, d doubts) error {
+	err := s.printStructured(ctx, outs, d, func(w io.Writer) {
+		for _, doubt := range d.Doubts {
+			_, _ = fmt.Fprintln(w, printableText(doubt)) // What w says, the caller hears from deliver.
+		}
+		if len(d.Doubts) == 0 {
+			_, _ = fmt.Fprintf(w, "%s: nothing is wrong\n", strings.Join(d.Files, " "))
+		}
+	})
+	if err == nil && len(d.Doubts) > 0 {
+		return ended(CodeBlocked)
+	}
+	return err
+}
+
 func (s *session) playbookLintCommand() *cobra.Command {
 	var sets []string
+	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "lint FILE…",
 		Short: "Find mistakes in a playbook",
 		Long: `Reads a playbook, of one file or of several that lie over each other, and reports everything that is wrong with its line and column (exit code 64), and what is
 allowed and most likely not meant, for example windows that never open (exit code 3).`,
-		Example: "  migrate playbook lint acme.yaml\n  migrate playbook lint installation.yaml acme.yaml --set spec.workers.surge=2",
+		Example: "  migrate playbook lint acme.yaml\n  migrate playbook lint installation.yaml acme.yaml --set spec.workers.surge=2 -o json",
 		Args:    atLeastOneFile,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			resolved, err := outs.resolved(plainFormats())
+			if err != nil {
+				return err
+			}
 			e, err := readBook(args, sets)
 			if err != nil {
 				return err
@@ -89,23 +116,15 @@ allowed and most likely not meant, for example windows that never open (exit cod
 			if err != nil {
 				return err
 			}
-			doubts, err := e.Lint(s.now, estimates)
+			found, err := e.Lint(s.now, estimates)
 			if err != nil {
 				return err
 			}
-			for _, doubt := range doubts {
-				if _, err := fmt.Fprintln(s.out, doubt); err != nil {
-					return fmt.Errorf("writing to standard output: %w", err)
-				}
-			}
-			if len(doubts) > 0 {
-				return ended(CodeBlocked)
-			}
-			_, err = fmt.Fprintf(s.out, "%s: nothing is wrong\n", strings.Join(args, " "))
-			return err
+			return s.tellDoubts(cmd.Context(), resolved, doubts{Files: args, Doubts: append([]string{}, found...)})
 		},
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 
@@ -119,7 +138,7 @@ func (s *session) playbookExplainCommand() *cobra.Command {
 		Example: "  migrate playbook explain acme.yaml\n  migrate playbook explain installation.yaml acme.yaml -o json",
 		Args:    atLeastOneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resolved, err := outs.resolved(etcdFormats())
+			resolved, err := outs.resolved(plainFormats())
 			if err != nil {
 				return err
 			}
@@ -146,7 +165,7 @@ func (s *session) playbookExplainCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 
@@ -171,7 +190,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 		Example: "  migrate playbook windows acme.yaml\n  migrate playbook windows acme.yaml --next 10 --from 2026-12-01 -o json",
 		Args:    atLeastOneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resolved, err := outs.resolved(etcdFormats())
+			resolved, err := outs.resolved(plainFormats())
 			if err != nil {
 				return err
 			}
@@ -200,7 +219,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
 	cmd.Flags().IntVar(&next, "next", 5, "how many")
 	cmd.Flags().StringVar(&from, "from", "", "from when on (default: now)")
-	addOutputFlag(cmd, &outs, etcdFormats())
+	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
 
@@ -335,12 +354,15 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 		return err
 	}
 	o.eachStep = spec.EachStep()
-	o.failure, o.drain, o.gates = spec.Failure, spec.Drain, gatesOf(spec)
+	if o.gates, err = gatesOf(spec); err != nil {
+		return err
+	}
+	o.failure, o.drain = spec.Failure, spec.Drain
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
 	for flag, take := range map[string]func(){
 		"first-worker":   func() { o.first = spec.Workers.First },
 		"surge":          func() { o.surge = int64(spec.Workers.Surge) },
-		"max-workers":    func() { o.limit = spec.Workers.PerRun },
+		"max-workers":    func() { o.limit, o.perWindow = spec.Workers.PerRun, true },
 		"soak":           func() { o.soak = time.Duration(spec.Soak.BeforeFinalize) },
 		"patience":       func() { o.patience = time.Duration(spec.Limits.Wait) },
 		"keep-namespace": func() { o.keep = spec.Finalize.KeepNamespace },
@@ -405,6 +427,7 @@ func (s *session) rightClock(ctx context.Context) error {
 func (s *session) approveCommand() *cobra.Command {
 	var source sourceFlags
 	var reason, until string
+	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "approve CLUSTER GATE --reason TEXT",
 		Short: "Record that somebody agreed to what a gate is for",
@@ -430,6 +453,10 @@ func (s *session) approveCommand() *cobra.Command {
 			if strings.TrimSpace(reason) == "" {
 				return usage("--reason CHG-4711", "an approval needs a reason: it is what others find later")
 			}
+			resolved, err := outs.resolved(plainFormats())
+			if err != nil {
+				return err
+			}
 			approval := migrationv1alpha1.Approval{Gate: args[1], By: s.who(), Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
 			if until != "" {
 				at, err := parseUntil(until)
@@ -449,10 +476,12 @@ func (s *session) approveCommand() *cobra.Command {
 			if err := migrate.Approve(cmd.Context(), change.Client, &found[0], approval); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(s.out, "%s: %s is approved by %s: %s\n", args[0], args[1], approval.By, oneLine(reason))
-			return err
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"cluster": args[0], "approval": approval}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "%s: %s is approved by %s: %s\n", args[0], args[1], approval.By, oneLine(reason))
+			})
 		},
 	}
+	addOutputFlag(cmd, &outs, plainFormats())
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agreement rests on")
 	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31 or 2026-12-31T18:00:00Z (default: it does not)")
 	return cmd

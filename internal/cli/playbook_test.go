@@ -50,6 +50,15 @@ func TestPlaybookCommands(t *testing.T) {
 	got = run(t, "playbook", "lint", book(t, "  windows: {timeZone: UTC}\n"))
 	assert.Equal(t, CodeBlocked, got.code)
 	assert.Contains(t, got.stdout, "nothing opens in the next 60 days")
+	got = run(t, "playbook", "lint", book(t, "  windows: {timeZone: UTC}\n"), "-o", "json")
+	assert.Equal(t, CodeBlocked, got.code)
+	var found doubts
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &found))
+	require.Len(t, found.Doubts, 1)
+	assert.Contains(t, found.Doubts[0], "nothing opens in the next 60 days")
+	got = run(t, "playbook", "lint", weekend, "-o", "json")
+	require.Equal(t, CodeOK, got.code)
+	assert.JSONEq(t, `{"files": ["`+weekend+`"], "doubts": []}`, got.stdout)
 	wrong := book(t, "  sook: {}\n")
 	for _, args := range [][]string{{"playbook", "lint", wrong}, {"playbook", "windows", wrong}, {"run", "al9qy", "--playbook", wrong}, {"resume", "al9qy", "--playbook", wrong}} {
 		got = run(t, args...)

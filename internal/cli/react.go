@@ -25,16 +25,23 @@ import (
 // What a run asks of the world around it and tells it: gates, hooks, notifications and metrics.
 
 // gatesOf are the gates of a playbook.
-func gatesOf(spec *playbook.Spec) []gate.Gate {
+func gatesOf(spec *playbook.Spec) ([]gate.Gate, error) {
 	out := make([]gate.Gate, 0, len(spec.Gates))
 	for _, g := range spec.Gates {
 		made := gate.Gate{Name: g.Name, Before: g.Before, Checks: g.Checks, Again: time.Duration(g.Again)}
 		if g.HTTP != nil {
 			made.URL, made.Status, made.Timeout = g.HTTP.URL, g.HTTP.Status, time.Duration(g.HTTP.Timeout)
+			if g.HTTP.Expect != "" {
+				expect, err := gate.ParseExpectation(g.HTTP.Expect)
+				if err != nil {
+					return nil, fmt.Errorf("gate %s: expect: %w", g.Name, err)
+				}
+				made.Expect = expect
+			}
 		}
 		out = append(out, made)
 	}
-	return out
+	return out, nil
 }
 
 // ready asks the gates of a playbook for the engine; nil when there are none.
@@ -53,6 +60,9 @@ func (s *session) ready(o runOptions, id string) func(context.Context, migrate.S
 	return func(ctx context.Context, start migrate.Start) *migrate.Refusal {
 		before := map[bool][]string{true: {gate.NoReturn}, false: {start.Phase}}[start.NoReturn]
 		if start.Node {
+			before = []string{gate.Node}
+		}
+		if start.First {
 			// The first worker begins the phase, too.
 			before = []string{start.Phase, gate.Node}
 		}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -143,8 +144,9 @@ func TestGatesOfAPlaybook(t *testing.T) {
 	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node, point-of-no-return], http: {url: "+server.URL+"}, again: 7m}]\n")}, nil)
 	require.NoError(t, err)
 	s, _ := newSession(App{})
-	o := runOptions{gates: gatesOf(&e.Spec)}
-	ready := s.ready(o, "al9qy")
+	gates, err := gatesOf(&e.Spec)
+	require.NoError(t, err)
+	ready := s.ready(runOptions{gates: gates}, "al9qy")
 	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: "control-plane"}))
 	assert.Zero(t, asked)
 	for _, start := range []migrate.Start{{Phase: "control-plane", NoReturn: true}, {Phase: "workers", Node: true}} {
@@ -161,6 +163,45 @@ func TestGatesOfAPlaybook(t *testing.T) {
 	assert.True(t, worthWaiting(result))
 	result.Exposed = true
 	assert.False(t, worthWaiting(result), "nobody rests at the point of no return")
+}
+
+// TestAGateOfAPlaybookReadsTheAnswer as its expression says.
+func TestAGateOfAPlaybookReadsTheAnswer(t *testing.T) {
+	t.Parallel()
+	rate := "0.2"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(w, `{"errorRate": `+rate+`}`)
+		assert.NoError(t, err)
+	}))
+	t.Cleanup(server.Close)
+	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node], http: {url: "+server.URL+", expect: body.errorRate < 0.01}}]\n")}, nil)
+	require.NoError(t, err)
+	gates, err := gatesOf(&e.Spec)
+	require.NoError(t, err)
+	s, _ := newSession(App{})
+	ready := s.ready(runOptions{gates: gates}, "al9qy")
+	refusal := ready(t.Context(), migrate.Start{Phase: "workers", Node: true})
+	require.NotNil(t, refusal)
+	assert.Equal(t, server.URL+": it does not hold that body.errorRate < 0.01", refusal.Why)
+	rate = "0.001"
+	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: "workers", Node: true}))
+}
+
+// TestARunThatLeavesTwoVotersSaysSo, however it ended.
+func TestARunThatLeavesTwoVotersSaysSo(t *testing.T) {
+	t.Parallel()
+	const warning = "etcd needs both control plane machines, and the loss of either stops writes: do not rest here."
+	for _, result := range []migrate.Result{
+		{Outcome: migrate.Reached}, {Outcome: migrate.Paused}, {Outcome: migrate.Paused, Blocked: true}, {Outcome: migrate.Stopped}, {Outcome: migrate.Failed, Err: errors.New("slow")},
+	} {
+		for _, exposed := range []bool{false, true} {
+			var complaints strings.Builder
+			s, _ := newSession(App{Err: &complaints})
+			result.Exposed = exposed
+			_ = s.endedRun("al9qy", runOptions{until: "control-plane"}, result)
+			assert.Equal(t, exposed, strings.Contains(complaints.String(), warning), "%s: %s", result.Outcome, complaints.String())
+		}
+	}
 }
 
 // TestMetricsAreServed at an address that the system chooses, and only there.

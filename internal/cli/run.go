@@ -29,6 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -76,14 +77,18 @@ type runOptions struct {
 	first []string
 	limit int
 	surge int64
+	// perWindow has the limit count for all runs of a window together, replaced is how many workers earlier turns have replaced.
+	perWindow bool
+	replaced  int
 	// plan is the file with the plan that people agreed to; book is what the playbook says, by path.
 	plan string
 	book map[string]string
 	// clusters are those that the playbook of that name is for.
 	clusters playbook.Clusters
 	bookName string
-	// wait has the run stay until its time comes.
-	wait bool
+	// wait has the run stay until its time comes; noticed is what earlier turns of it have measured.
+	wait    bool
+	noticed *history.Impact
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
 	door                   *playbook.Door
 	eachStep               bool
@@ -266,27 +271,47 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if o.metrics, err = s.serveMetrics(ctx, o.metricsAddress, id); err != nil {
 		return err
 	}
-	for {
+	return s.turns(ctx, o, outs, id)
+}
+
+// turns runs until there is nothing to wait for; without --wait that is once.
+func (s *session) turns(ctx context.Context, o runOptions, outs []output, id string) error {
+	for turn := 0; ; turn++ {
 		end := s.ending()
-		result, err := s.runOnce(ctx, o, outs, id)
+		result, noticed, err := s.runOnce(ctx, o, outs, id)
 		end()
+		if o.wait && turn > 0 && notBegun(result, err) {
+			// Whoever has waited for days does not leave because the API server restarts when the window opens.
+			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n", id, err)
+			result = migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now().Add(askAgain)}
+			noticed = o.noticed
+		}
 		if err == nil || !o.wait || !worthWaiting(result) {
 			return err
 		}
-		if o.limit > 0 {
-			if o.limit -= result.Replaced; o.limit <= 0 {
-				return err
-			}
+		if o.replaced = max(o.replaced, result.Replaced); o.limit > 0 && o.replaced >= o.limit && (!o.perWindow || o.door == nil) {
+			return err
 		}
 		if err := s.rest(ctx, id, result); err != nil {
 			return err
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
-		o.yes, o.lift = true, false
+		o.yes, o.lift, o.noticed = true, false, noticed
 		if err := s.setClock(); err != nil {
 			return err
 		}
 	}
+}
+
+// askAgain is how long a run that could not begin waits before the next try, and startTries how often one of a fleet tries.
+const (
+	askAgain   = time.Minute
+	startTries = 5
+)
+
+// notBegun tells of a run that ended before its first step because the API server did not answer.
+func notBegun(result migrate.Result, err error) bool {
+	return result.Outcome == "" && kube.Transient(err)
 }
 
 // worthWaiting tells that a run can rest where it ended, and will know when it can go on.
@@ -370,26 +395,26 @@ func (s *session) sleep(ctx context.Context, id string, until time.Time) {
 	}
 }
 
-// runOnce runs until the goal is reached, something is in the way, or the time has not come.
-func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id string) (result migrate.Result, err error) {
+// runOnce runs until the goal is reached, something is in the way, or the time has not come, and tells what users could notice since the first turn.
+func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id string) (result migrate.Result, noticed *history.Impact, err error) {
 	if o.door != nil {
 		if err := s.rightClock(ctx); err != nil {
-			return result, err
+			return result, noticed, err
 		}
 	}
 	u, err := s.undertake(ctx, o, id)
 	if err != nil {
-		return result, err
+		return result, noticed, err
 	}
 	if err := s.mayBegin(ctx, o, u); err != nil {
-		return result, err
+		return result, noticed, err
 	}
 	view := s.newRunView()
 	id = newRunID()
 	o.snapshot = cmp.Or(o.snapshot, u.id+"-etcd-"+id+".db")
 	engine, err := s.engine(ctx, o, u, view)
 	if err != nil {
-		return result, err
+		return result, noticed, err
 	}
 	engine.Log.Watch = watchedBy(o, u, engine, view)
 	listens, deaf := context.WithCancel(context.WithoutCancel(ctx))
@@ -403,39 +428,43 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
 		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
-		MaxWorkers: o.limit, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		MaxWorkers: o.limit, PerWindow: o.perWindow, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
 	work := s.app.Hard
 	if work == nil {
 		work = context.WithoutCancel(ctx)
 	}
-	measured, err := s.measure(work, o, u)
-	if err != nil {
-		return result, err
-	}
-	if o.back {
-		result, err = engine.Back(work, opts, o.to)
+	if idle := engine.Idle(work, opts, u.object); idle != nil && !o.back {
+		result, noticed = *idle, o.noticed
 	} else {
-		result, err = engine.Forward(work, opts)
-	}
-	noticed := measured()
-	s.hearOut(work, listener, view)
-	if err != nil {
-		return result, s.cannotRun(u.id, err)
+		measured, err := s.measure(work, o, u)
+		if err != nil {
+			return result, noticed, err
+		}
+		if o.back {
+			result, err = engine.Back(work, opts, o.to)
+		} else {
+			result, err = engine.Forward(work, opts)
+		}
+		noticed = o.noticed.Then(measured())
+		s.hearOut(work, listener, view)
+		if err != nil {
+			return result, noticed, s.cannotRun(u.id, err)
+		}
 	}
 	if o.wait && worthWaiting(result) {
 		// It is reported when it has ended.
-		return result, s.endedRun(u.id, o, result)
+		return result, noticed, s.endedRun(u.id, o, result)
 	}
 	doc := engine.Report(result, o.back)
 	doc.Impact = noticed
 	// Also a run that was interrupted hard says where it stands.
 	err = deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
 	if err != nil {
-		return result, err
+		return result, noticed, err
 	}
-	return result, s.endedRun(u.id, o, result)
+	return result, noticed, s.endedRun(u.id, o, result)
 }
 
 func knownPhase(flag, name string) error {
@@ -629,7 +658,7 @@ func (s *session) mustPass(u *undertaking) error {
 
 // begins tells that a run would begin to replace machines: that may be long after the cluster was adopted, so the checks count once more.
 func begins(until string, object *migrationv1alpha1.ClusterMigration) bool {
-	return replacesMachines(until) && !migrate.Begun(object, plan.PhaseControlPlane)
+	return replacesMachines(until) && !migrate.Replacing(object)
 }
 
 // replacesMachines tells of a goal that lies behind the replacement of machines.
@@ -936,33 +965,15 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 // endedRun turns the result into the exit code, and says what to do next.
 func (s *session) endedRun(id string, o runOptions, result migrate.Result) error {
 	again, back := nextCommands(id, o, result)
+	// Who waits for the approval is told where it is missing.
+	if result.Exposed && result.Gate != migrate.GateNoReturn {
+		_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here.\n", id)
+	}
 	switch result.Outcome {
 	case migrate.Reached:
 		return nil
 	case migrate.Paused:
-		if result.Gate != "" {
-			next, warning := "", "Nothing of it has begun"
-			if result.Gate == migrate.GateNoReturn {
-				next, warning = back, "The loss of either control plane machine stops writes, so do not rest here"
-			}
-			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
-			return ended(CodeWaiting)
-		}
-		if result.Exposed {
-			_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here.\n", id)
-		}
-		if result.Blocked {
-			_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
-			return ended(CodeBlocked)
-		}
-		if !result.NotBefore.IsZero() {
-			again += back
-		} else if !o.back && !result.Limited {
-			// With its goal: without, it would end at the default one, and leave a phase half way.
-			again = strings.Replace(again, "migrate run", "migrate resume", 1)
-		}
-		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
-		return ended(CodeWaiting)
+		return s.pausedRun(id, o, result, again, back)
 	case migrate.Stopped:
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
 		if errors.Is(result.Err, context.Canceled) {
@@ -970,16 +981,47 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 		}
 		return ended(CodeStopped)
 	case migrate.Failed:
-		if errors.Is(result.Err, migrate.ErrNoReturn) {
-			_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nGo forward with: migrate run %s --until %s   Or restore the saved etcd, and lose what was written since: see docs/runbook.md\n",
-				id, result.Message, id, plan.PhaseControlPlane)
-			return ended(CodeBlocked)
-		}
-		if o.failure.Then == playbook.ThenHold {
-			again = strings.Replace(again, "migrate run", "migrate resume", 1)
-		}
-		_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s%s\n", id, result.Message, again, back)
-		return ended(CodeStopped)
+		return s.failedRun(id, o, result, again, back)
 	}
 	return result.Err
+}
+
+// pausedRun says what a run waits for: an approval, a gate, a time, or people.
+func (s *session) pausedRun(id string, o runOptions, result migrate.Result, again, back string) error {
+	if result.Gate != "" {
+		next, warning := "", "Nothing of it has begun"
+		if result.Gate == migrate.GateNoReturn {
+			next, warning = back, "The loss of either control plane machine stops writes, so do not rest here"
+		}
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
+		return ended(CodeWaiting)
+	}
+	if result.Blocked {
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
+		return ended(CodeBlocked)
+	}
+	if !result.NotBefore.IsZero() {
+		again += back
+	} else if !o.back && !result.Limited {
+		// With its goal: without, it would end at the default one, and leave a phase half way.
+		again = strings.Replace(again, "migrate run", "migrate resume", 1)
+	}
+	_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
+	return ended(CodeWaiting)
+}
+
+// failedRun says how to try again, or, where there is no way back, what is left.
+func (s *session) failedRun(id string, o runOptions, result migrate.Result, again, back string) error {
+	if errors.Is(result.Err, migrate.ErrNoReturn) {
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nGo forward with: migrate run %s --until %s\n", id, result.Message, id, plan.PhaseControlPlane)
+		if result.Restoration != "" {
+			_, _ = fmt.Fprintf(s.app.Err, "Or restore etcd, if the new control plane is lost (docs/runbook.md): %s\n", result.Restoration)
+		}
+		return ended(CodeBlocked)
+	}
+	if o.failure.Then == playbook.ThenHold {
+		again = strings.Replace(again, "migrate run", "migrate resume", 1)
+	}
+	_, _ = fmt.Fprintf(s.app.Err, "%s: stopped: %s\nTry again with: %s%s\n", id, result.Message, again, back)
+	return ended(CodeStopped)
 }

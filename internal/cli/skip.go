@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 func (s *session) skipCommand() *cobra.Command {
 	var source sourceFlags
 	var reason string
+	var outs outputs
 	steps := strings.Join(migrate.SkippableSteps(), ", ")
 	cmd := &cobra.Command{
 		Use:   "skip CLUSTER STEP --reason TEXT",
@@ -41,6 +43,10 @@ look and on which nothing later rests may be left out: ` + steps + `.`,
 			if strings.TrimSpace(reason) == "" {
 				return usage("--reason CHG-4711", "a step that is left out needs a reason: it is what others find later")
 			}
+			resolved, err := outs.resolved(plainFormats())
+			if err != nil {
+				return err
+			}
 			change, err := s.changing()
 			if err != nil {
 				return err
@@ -53,10 +59,12 @@ look and on which nothing later rests may be left out: ` + steps + `.`,
 			if err := migrate.SkipStep(cmd.Context(), change.Client, &found[0], skip); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(s.out, "%s: step %s is left out by %s: %s\n", args[0], args[1], skip.By, oneLine(reason))
-			return err
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"cluster": args[0], "skip": skip}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "%s: step %s is left out by %s: %s\n", args[0], args[1], skip.By, oneLine(reason))
+			})
 		},
 	}
+	addOutputFlag(cmd, &outs, plainFormats())
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the people who find it left out")
 	return cmd
 }

@@ -269,17 +269,23 @@ func phaseState(p history.Phase) string {
 func (s *session) pauseCommand() *cobra.Command {
 	var source sourceFlags
 	var reason string
+	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "pause CLUSTER --reason TEXT",
 		Short: "Ask a migration to wait after the step it is at",
-		Long: `Asks the run that works on the cluster to end after the step it is at, and keeps later runs from beginning. Nothing is half done then.
-migrate resume ends the pause.`,
+		Long: `Asks the run that works on the cluster to end after the step it is at, and keeps later runs from beginning. No step is half done then; where a
+cluster cannot rest, between the removal of the legacy etcd member and that of its machine, the run does the next step first. migrate resume ends
+the pause.`,
 		Example:           `  migrate pause al9qy --reason "disk alert on anubis"`,
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&source, false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.TrimSpace(reason) == "" {
 				return usage(`--reason "disk alert"`, "a pause needs a reason: it is shown to whoever finds the migration paused")
+			}
+			resolved, err := outs.resolved(plainFormats())
+			if err != nil {
+				return err
 			}
 			change, err := s.changing()
 			if err != nil {
@@ -293,10 +299,12 @@ migrate resume ends the pause.`,
 			if err := migrate.SetPause(cmd.Context(), change.Client, &found[0], pause); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(s.out, "%s waits after the step it is at. Go on with: migrate resume %s\n", args[0], args[0])
-			return err
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"cluster": args[0], "pause": pause}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "%s waits after the step it is at. Go on with: migrate resume %s\n", args[0], args[0])
+			})
 		},
 	}
+	addOutputFlag(cmd, &outs, plainFormats())
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the people who find it paused")
 	return cmd
 }

@@ -32,7 +32,7 @@ type versionDocument struct {
 
 func (s *session) versionCommand() *cobra.Command {
 	var outs outputs
-	formats := []string{"text", "json", "yaml"}
+	formats := plainFormats()
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Which program this is, and which settings are in force",
@@ -108,6 +108,9 @@ func settings(running *cobra.Command, env map[string]string, config map[string][
 	slices.SortFunc(all, func(a, b Setting) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
+
+// plainFormats are those of small documents.
+func plainFormats() []string { return []string{"text", "json", "yaml"} }
 
 // printStructured shows a small document as JSON, YAML or text.
 func (s *session) printStructured(ctx context.Context, outs []output, document any, text func(w io.Writer)) error {

@@ -377,6 +377,8 @@ func (d *deciding) wave(at int, closed Waiting) error {
 			fresh = append(fresh, m)
 		}
 	}
+	// Where nothing may rest a cluster goes on before others take the places that there are.
+	slices.SortStableFunc(begun, func(a, b Member) int { return rank(d.progress[a.ID].Half) - rank(d.progress[b.ID].Half) })
 	canary := d.canary(group)
 	for i, m := range append(begun, fresh...) {
 		p := d.progress[m.ID]
@@ -456,6 +458,14 @@ func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting)
 	}
 	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at})
 	return nil
+}
+
+// rank sorts what is true first.
+func rank(first bool) int {
+	if first {
+		return 0
+	}
+	return 1
 }
 
 // startOf is what would begin with a cluster that goes on.

@@ -17,7 +17,7 @@ type Failure struct {
 	// Run is the run's id; empty when the run ended before it had one.
 	Run string    `json:"run,omitempty"`
 	At  time.Time `json:"at"`
-	// Classes are the kinds of what went wrong: "step workers/*", "check CHK-CP-001", "error".
+	// Classes are the kinds of what went wrong: "step workers/*", "check CHK-CP-001", "drain", "error".
 	Classes []string `json:"classes"`
 	Message string   `json:"message,omitempty"`
 }
@@ -170,6 +170,8 @@ const (
 	classCheck = "check "
 	// ClassError is everything unexpected before a step was begun.
 	ClassError = "error"
+	// ClassBlocked is a node whose pods do not leave, where that ends a run and waits for people.
+	ClassBlocked = "drain"
 )
 
 // StepClass is the kind of a step that failed: every worker's is the same.

@@ -29,9 +29,10 @@ type Gate struct {
 	Before []string
 	// Checks are ids of checks that have to pass, or to warn.
 	Checks []string
-	// URL has to answer with the status within the timeout; empty for none.
+	// URL has to answer with the status, and as expected, within the timeout; empty for none.
 	URL     string
 	Status  int
+	Expect  Expectation
 	Timeout time.Duration
 	// Again is how long to wait before it is asked once more.
 	Again time.Duration
@@ -91,8 +92,8 @@ func (a *Asker) checks(ctx context.Context, g Gate) error {
 	return nil
 }
 
-// mostBody is how much of an answer is read, so that the connection can be used again.
-const mostBody = 64 << 10
+// mostBody is how much of an answer is read, in bytes.
+const mostBody = 1 << 20
 
 func (a *Asker) address(ctx context.Context, g Gate) error {
 	if g.URL == "" {
@@ -109,9 +110,17 @@ func (a *Asker) address(ctx context.Context, g Gate) error {
 		return fmt.Errorf("%s does not answer: %w", Shown(g.URL), bare(err))
 	}
 	defer func() { _ = answer.Body.Close() }() // what it said is read
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, mostBody))
-	if answer.StatusCode != g.Status {
+	body, err := io.ReadAll(io.LimitReader(answer.Body, mostBody+1))
+	switch {
+	case answer.StatusCode != g.Status:
 		return fmt.Errorf("%s answers with status %d, and not %d", Shown(g.URL), answer.StatusCode, g.Status)
+	case err != nil:
+		return fmt.Errorf("%s: reading its answer: %w", Shown(g.URL), bare(err))
+	case len(body) > mostBody:
+		return fmt.Errorf("%s answers with more than %d bytes", Shown(g.URL), mostBody)
+	}
+	if err := g.Expect.judge(body); err != nil {
+		return fmt.Errorf("%s: %w", Shown(g.URL), err)
 	}
 	return nil
 }

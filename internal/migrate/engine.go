@@ -18,6 +18,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
@@ -47,8 +48,11 @@ type Options struct {
 	Until string
 	// Approved are the gates that people have opened.
 	Approved []string
-	// MaxWorkers is how many workers one run replaces; zero for all.
+	// MaxWorkers is how many workers one run replaces; zero for all. With PerWindow all runs of one window together replace so many, where a window is open.
 	MaxWorkers int
+	PerWindow  bool
+	// Replaced is how many workers earlier turns of this run have replaced.
+	Replaced int
 	// Door is asked before everything that a window may hold back; nil lets everything begin.
 	Door func(now time.Time, start Start) *Wait
 	// Opening tells which window a phase would begin in, for the log; nil where no windows are.
@@ -88,8 +92,9 @@ type Options struct {
 type Start struct {
 	// Phase and Step are what begins.
 	Phase, Step string
-	// NoReturn tells of the first step that cannot be taken back, and Node of one that replaces a worker; otherwise a phase begins.
-	NoReturn, Node bool
+	// NoReturn tells of the first step that cannot be taken back, Node of one that replaces a worker, First of a node before which nothing of its phase was begun, and Resumes of a run that goes on in a phase where another one has
+	// rested; otherwise a phase begins.
+	NoReturn, Node, First, Resumes bool
 }
 
 // Wait says until when something may not begin, and why.
@@ -98,10 +103,10 @@ type Wait struct {
 	Why   string
 }
 
-// Opening is an open window.
+// Opening is an open window. Next is when the one after it begins; zero when there is none.
 type Opening struct {
-	Until time.Time
-	Names []string
+	From, Until, Next time.Time
+	Names             []string
 }
 
 // Refusal says which gate is shut, why, and when it is worth asking again.
@@ -126,6 +131,9 @@ type Engine struct {
 	began time.Time
 	// opened is the end of the window that the log has said is open.
 	opened time.Time
+	// stepped tells that this run has begun a step, told which approvals it has noted.
+	stepped bool
+	told    []agreement
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
 	// replaced counts the workers that this run has replaced.
@@ -150,9 +158,11 @@ type Result struct {
 	Blocked bool
 	// Limited means that the run did as much as it was to do at once.
 	Limited bool
-	// Exposed means that etcd needs both control planes where the run rests: the loss of either stops writes.
+	// Exposed means that etcd needs both control planes where the run ended, however it ended: the loss of either stops writes.
 	Exposed bool
-	// Replaced is how many workers the run has replaced.
+	// Restoration says how etcd can be restored when there is no way back any more; empty when no run has saved it.
+	Restoration string
+	// Replaced is how many workers the run has replaced, with its earlier turns.
 	Replaced int
 	// Final means that a step was done that cannot be taken back.
 	Final bool
@@ -162,7 +172,7 @@ type Result struct {
 //
 //  1. take the lock, and open journal and log,
 //  2. for every step: look whether it may begin, do it, verify it, and note that it is done,
-//  3. between two steps: stop if people asked for it,
+//  3. between two steps: stop if people asked for it, and the cluster can rest there,
 //  4. say how it ended, and give the lock back.
 func (e *Engine) Forward(ctx context.Context, opts Options) (Result, error) {
 	return e.run(ctx, opts, migrationv1alpha1.StateRunning, e.forward)
@@ -174,10 +184,10 @@ func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, e
 }
 
 func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.State, steps func(context.Context) Result) (result Result, err error) {
-	e.opts, e.began = opts, e.Clock.Now()
+	e.opts, e.began, e.replaced = opts, e.Clock.Now(), opts.Replaced
 	e.Log.Run = opts.Run
 	if e.Work.Roller != nil {
-		e.Work.Roller.Note, e.Work.Roller.Electing = e.note, e.electing
+		e.Work.Roller.Note, e.Work.Roller.Electing, e.Work.Roller.Saved = e.note, e.electing, e.saved
 		e.Work.PutOff = e.Work.Roller.PutOffWorker
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
@@ -208,6 +218,8 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	}
 	result = steps(ctx)
 	result.Replaced = e.replaced
+	// Who is refused the way back is told that the legacy member has left.
+	result.Exposed = Exposed(e.Journal.Object) && !errors.Is(result.Err, ErrNoReturn)
 	result.Final = Final(e.Graph, e.Journal.Object)
 	if err := e.close(ctx, result); err != nil {
 		// How the steps ended matters more than that it could not be noted; what was done is looked at again by the next run.
@@ -330,7 +342,7 @@ func (e *Engine) forward(ctx context.Context) Result {
 				}
 				done = false
 			}
-			if err := e.agreed(phase, step); err != nil {
+			if err := e.agreed(ctx, phase, step); err != nil {
 				return e.failed(ctx, step, err)
 			}
 			if result := e.outcome(ctx, phase.Name, step, e.persist(ctx, phase, step)); result != nil {
@@ -351,7 +363,7 @@ func (e *Engine) forward(ctx context.Context) Result {
 
 // begins tells whether a step is done now: nobody asked the run to end, people did not have it left out, and nothing that it waits for is closed.
 func (e *Engine) begins(ctx context.Context, phase Phase, step Step) (bool, *Result) {
-	if result := e.asked(ctx); result != nil {
+	if result := e.asked(ctx, step); result != nil {
 		return false, result
 	}
 	skipped, err := e.skip(phase.Name, step)
@@ -386,20 +398,24 @@ func (e *Engine) beyond(until string) string {
 type agreement struct{ gate, before string }
 
 // agreements are those of the phase and of the step, as far as they have not begun: who agreed to begin a phase or a step agreed to end it.
-func (e *Engine) agreements(phase Phase, step Step) []agreement {
+func (e *Engine) agreements(ctx context.Context, phase Phase, step Step) []agreement {
 	var out []agreement
-	if phase.Gate != "" && !e.begun(phase) {
+	if phase.Gate != "" && !e.changed(phase) {
 		out = append(out, agreement{phase.Gate, "phase " + phase.Name})
 	}
-	if step.Gate != "" && !e.tried(step) {
+	if step.Gate != "" && !e.crossing(ctx, step) {
 		out = append(out, agreement{step.Gate, "step " + step.ID})
 	}
 	return out
 }
 
 // agreed writes down, before a step begins, who agreed to what it rests on: whoever reads the log afterwards finds it where it counted.
-func (e *Engine) agreed(phase Phase, step Step) error {
-	for _, a := range e.agreements(phase, step) {
+func (e *Engine) agreed(ctx context.Context, phase Phase, step Step) error {
+	for _, a := range e.agreements(ctx, phase, step) {
+		if slices.Contains(e.told, a) {
+			continue // Steps that only look come before the first one that counts.
+		}
+		e.told = append(e.told, a)
 		event := history.Event{Type: history.GateApproved, Phase: phase.Name, Step: step.ID, By: e.opts.By, Message: a.before + " has the approval " + a.gate + ", given with this run"}
 		if on := approvalOf(e.Journal.Object, a.gate, e.Clock.Now()); on != nil {
 			event.By, event.Message = on.By, fmt.Sprintf("%s has the approval %s of %s: %s", a.before, a.gate, on.At.UTC().Format(time.RFC3339), on.Reason)
@@ -413,7 +429,7 @@ func (e *Engine) agreed(phase Phase, step Step) error {
 
 // closed tells which approval is missing for the next step.
 func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
-	for _, a := range e.agreements(phase, step) {
+	for _, a := range e.agreements(ctx, phase, step) {
 		if !slices.Contains(e.opts.Approved, a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now()) {
 			return e.unapproved(phase, step, a)
 		}
@@ -436,7 +452,8 @@ func (e *Engine) shut(ctx context.Context, phase Phase, step Step) *Result {
 		return nil
 	}
 	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
-	asks := e.asks(ctx, phase, step, start)
+	start.First = start.Node && !e.begun(phase)
+	asks := e.asks(ctx, phase, step, &start)
 	if asks == asksNobody {
 		return nil
 	}
@@ -462,22 +479,32 @@ const (
 )
 
 // asks tells who is asked before a step: all where a node, a phase or what cannot be taken back begins, and nobody where that has begun; only the windows
-// between the steps of a phase, if people want it to end there, and a cluster can rest there.
-func (e *Engine) asks(ctx context.Context, phase Phase, step Step, start Start) audience {
-	changed := slices.ContainsFunc(phase.Steps, func(s Step) bool { return !s.Looks && e.tried(s) })
+// between the steps of a phase, if people want it to end there, and a cluster can rest there. So are they where a run takes up a control plane that another one has left with
+// one voter: it rests well there, and must not be driven by day to where it does not.
+func (e *Engine) asks(ctx context.Context, phase Phase, step Step, start *Start) audience {
+	changed := e.changed(phase)
 	switch {
-	case start.NoReturn && e.tried(step):
-		// Tried and not crossed is not begun. Who cannot tell goes on with what was begun, and the step's own look fails.
-		if crossed, err := step.Crossed(ctx, e.Work); err != nil || crossed {
-			return asksNobody
-		}
-		return asksAll
+	case start.NoReturn && e.crossing(ctx, step):
+		return asksNobody
 	case start.NoReturn, start.Node && !e.tried(step), !start.Node && !changed:
 		return asksAll
 	case !start.Node && e.opts.EachStep && phase.Name != plan.PhaseControlPlane && !e.tried(step):
 		return asksDoor
+	case changed && !e.stepped && phase.Name == plan.PhaseControlPlane && !e.Journal.tried(stepPromote):
+		start.Resumes = true
+		return asksDoor
 	}
 	return asksNobody
+}
+
+// crossing tells that a step has begun to change what it changes. Tried and not crossed is not begun, if that can be looked at. Who cannot tell goes on with what was
+// begun, and the step's own look fails.
+func (e *Engine) crossing(ctx context.Context, s Step) bool {
+	if !e.tried(s) || s.Crossed == nil {
+		return e.tried(s)
+	}
+	crossed, err := s.Crossed(ctx, e.Work)
+	return err != nil || crossed
 }
 
 // doorShut asks the door, and tells the log what it says.
@@ -491,7 +518,7 @@ func (e *Engine) doorShut(start Start) *Result {
 	case wait == nil:
 		return nil
 	}
-	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + also(err), Exposed: start.NoReturn, Limited: wait.Until.IsZero()}
+	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + also(err), Limited: wait.Until.IsZero()}
 }
 
 // soakingWorkers tells how long a cluster still has to run undisturbed before the next worker is replaced.
@@ -521,12 +548,44 @@ func (e *Engine) soakingWorkers(phase Phase, step Step) *Result {
 		last.UTC().Format(time.RFC3339), soak, until.UTC().Format(time.RFC3339))}
 }
 
-// enough tells that this run has replaced as many workers as it was to. One that was begun is always brought to its end.
+// enough tells that this run, or all of this window, have replaced as many workers as they were to. One that was begun is always brought to its end.
 func (e *Engine) enough(phase Phase, step Step) *Result {
-	if e.opts.MaxWorkers == 0 || e.replaced < e.opts.MaxWorkers || phase.Name != plan.PhaseWorkers || !step.Disruptive || e.tried(step) {
+	if e.opts.MaxWorkers == 0 || phase.Name != plan.PhaseWorkers || !step.Disruptive || e.tried(step) {
 		return nil
 	}
-	return &Result{Outcome: Paused, Limited: true, Message: fmt.Sprintf("%d of the workers were replaced, as many as this run was to; the next is %s", e.replaced, step.ID)}
+	replaced, whose := e.replaced, "this run was"
+	var next time.Time
+	if open := e.counted(phase.Name); open != nil {
+		// A timer begins one run after the other: what people wanted to look at first would be all workers by the morning.
+		replaced, whose, next = e.replacedSince(phase, open.From), "the runs of this window were", open.Next
+	}
+	if replaced < e.opts.MaxWorkers {
+		return nil
+	}
+	message := fmt.Sprintf("%d of the workers were replaced, as many as %s to; the next is %s", replaced, whose, step.ID)
+	if !next.IsZero() {
+		message += ", not before " + next.UTC().Format(time.RFC3339)
+	}
+	return &Result{Outcome: Paused, Limited: true, NotBefore: next, Message: message}
+}
+
+// counted is the window whose replaced workers count; nil where those of this run do.
+func (e *Engine) counted(phase string) *Opening {
+	if !e.opts.PerWindow || e.opts.Opening == nil {
+		return nil
+	}
+	return e.opts.Opening(e.Clock.Now(), phase)
+}
+
+// replacedSince counts the workers whose replacement began at an instant or later, in whatever run.
+func (e *Engine) replacedSince(phase Phase, since time.Time) int {
+	n := 0
+	for _, s := range phase.Steps {
+		if at := e.Journal.startedAt(s.ID); s.Disruptive && e.Journal.stateOf(s.ID) == migrationv1alpha1.StepDone && !at.Before(since) {
+			n++
+		}
+	}
+	return n
 }
 
 // soaking tells how long a cluster still has to run undisturbed before a phase begins.
@@ -546,6 +605,11 @@ func (e *Engine) soaking(phase Phase) *Result {
 // begun tells that some of a phase was tried and not taken back.
 func (e *Engine) begun(phase Phase) bool { return slices.ContainsFunc(phase.Steps, e.tried) }
 
+// changed tells that more of a phase was tried than steps that only look.
+func (e *Engine) changed(phase Phase) bool {
+	return slices.ContainsFunc(phase.Steps, func(s Step) bool { return !s.Looks && e.tried(s) })
+}
+
 // tried tells that a step was begun and not taken back.
 func (e *Engine) tried(s Step) bool { return e.Journal.tried(s.ID) }
 
@@ -555,6 +619,7 @@ const DefaultUntil = plan.PhaseAdopt
 // do tries one step until it is done and verified, for as long as what fails may pass by itself.
 func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 	began := e.Clock.Now()
+	e.stepped = true
 	e.Journal.begin(phase, s, migrationv1alpha1.StepRunning)
 	if err := e.Log.add(history.Event{Type: history.StepStarted, Phase: phase, Step: s.ID, Message: s.Title}); err != nil {
 		return err
@@ -630,7 +695,11 @@ func Final(graph []Phase, object *migrationv1alpha1.ClusterMigration) bool {
 
 func (e *Engine) back(ctx context.Context, keep string) Result {
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.mayReturn(ctx, keep) }); err != nil {
-		return Result{Outcome: Failed, Message: err.Error(), Err: err}
+		result := Result{Outcome: Failed, Message: err.Error(), Err: err}
+		if errors.Is(err, ErrNoReturn) {
+			result.Restoration = e.restoration(ctx)
+		}
+		return result
 	}
 	for _, phase := range slices.Backward(e.Graph) {
 		if phase.Name == keep {
@@ -640,7 +709,7 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 			if !e.tried(step) {
 				continue
 			}
-			if result := e.asked(ctx); result != nil {
+			if result := e.asked(ctx, step); result != nil {
 				return *result
 			}
 			if err := e.undo(ctx, phase.Name, step); err != nil {
@@ -684,6 +753,27 @@ func (e *Engine) electing(ctx context.Context) error {
 	return e.save(ctx)
 }
 
+// saved notes where etcd is saved, before anything else is done: who has to restore it may sit at another machine. It is tried until it is noted: the step as a whole
+// would save etcd again.
+func (e *Engine) saved(ctx context.Context, s *etcd.Snapshot) error {
+	e.Journal.Object.Status.SavedEtcd = &migrationv1alpha1.SavedEtcd{File: s.Path, By: e.opts.By, At: *e.Journal.now(), Revision: s.Revision, SHA256: s.SHA256}
+	return e.retry(ctx, "", e.save)
+}
+
+// restoration says how etcd is restored, for those who cannot go forward; empty when no run has saved it.
+func (e *Engine) restoration(ctx context.Context) string {
+	s := e.Journal.Object.Status.SavedEtcd
+	if s == nil || e.Work.Roller == nil {
+		return ""
+	}
+	command, err := e.Work.Roller.Restoration(ctx, s.File)
+	if err != nil {
+		command = "see docs/runbook.md (" + err.Error() + ")"
+	}
+	return fmt.Sprintf("%s, written by %s, holds etcd's revision %d of %s. What was written later would be lost. With kube-apiserver and etcd stopped: %s",
+		s.File, s.By, s.Revision, s.At.UTC().Format(time.RFC3339), command)
+}
+
 // undo takes one step back.
 func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
 	began := e.Clock.Now()
@@ -710,15 +800,28 @@ func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
 	return e.Log.add(history.Event{Type: history.StepUndone, Phase: phase, Step: s.ID, Took: took(e.Clock.Since(began)), Message: s.Title})
 }
 
-// asked tells whether people want the run to end here.
-func (e *Engine) asked(ctx context.Context) *Result {
+// asked tells whether people want the run to end before a step. An urgent one is done first: nobody who asks can know what the run has just begun.
+func (e *Engine) asked(ctx context.Context, step Step) *Result {
+	if step.Urgent {
+		return nil
+	}
+	message := "interrupted between two steps"
+	if !Exposed(e.Journal.Object) {
+		message += "; nothing is half done"
+	}
 	select {
 	case <-e.opts.Stop:
-		return &Result{Outcome: Stopped, Message: "interrupted between two steps; nothing is half done"}
+		return &Result{Outcome: Stopped, Message: message}
 	default:
 	}
 	if ctx.Err() != nil {
-		return &Result{Outcome: Stopped, Message: "interrupted between two steps; nothing is half done", Err: ctx.Err()}
+		return &Result{Outcome: Stopped, Message: message, Err: ctx.Err()}
+	}
+	// What people have said since the last write: a pause or an approval that came while a step ran counts before the next one.
+	if err := e.retry(ctx, "", e.Journal.heed); interrupted(err) {
+		return &Result{Outcome: Stopped, Message: message, Err: err}
+	} else if err != nil {
+		return &Result{Outcome: Failed, Message: err.Error(), Err: err}
 	}
 	if pause := e.Journal.Object.Spec.Pause; pause != nil {
 		return &Result{Outcome: Paused, Message: fmt.Sprintf("paused by %s: %s", pause.By, pause.Reason)}
@@ -728,7 +831,11 @@ func (e *Engine) asked(ctx context.Context) *Result {
 
 func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 	if interrupted(err) {
-		return Result{Outcome: Stopped, Message: "interrupted in step " + s.ID + "; it is run again from its beginning", Err: err}
+		message := "interrupted in step " + s.ID + "; it is run again from its beginning"
+		if left, cordoned := errors.AsType[*drain.CordonedError](err); cordoned {
+			message += "; " + left.Hint()
+		}
+		return Result{Outcome: Stopped, Message: message, Err: err}
 	}
 	e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
 	result := Result{Outcome: Failed, Message: s.ID + ": " + err.Error(), Err: err}

@@ -175,8 +175,19 @@ func (l *Log) write(e *history.Event) error {
 	return nil
 }
 
-// save brings the log in the cluster up to date. Only the holder of the lock writes it.
+// save brings the log in the cluster up to date. Only the holder of the lock writes it, but somebody may have put a label on it, or the answer to the last write was lost:
+// then what is there counts.
 func (l *Log) save(ctx context.Context, c client.Client) error {
+	err := l.put(ctx, c)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		if err = l.reread(ctx, c); err == nil {
+			err = l.put(ctx, c)
+		}
+	}
+	return err
+}
+
+func (l *Log) put(ctx context.Context, c client.Client) error {
 	if l.unsaved.Len() == 0 {
 		return nil
 	}
@@ -197,5 +208,29 @@ func (l *Log) save(ctx context.Context, c client.Client) error {
 	}
 	l.kept = next
 	l.unsaved.Reset()
+	return nil
+}
+
+// reread takes over the log as it is in the cluster, and forgets of what is unsaved the lines that are there already.
+func (l *Log) reread(ctx context.Context, c client.Client) error {
+	fresh := &corev1.ConfigMap{}
+	err := c.Get(ctx, client.ObjectKeyFromObject(l.kept), fresh)
+	if apierrors.IsNotFound(err) { // Somebody has removed it: it is made again, with what was in it.
+		l.kept = &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: l.kept.Namespace, Name: l.kept.Name, Labels: l.kept.Labels}, Data: l.kept.Data,
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading ConfigMap %s/%s: %w", l.kept.Namespace, l.kept.Name, err)
+	}
+	unsaved := l.unsaved.String()
+	l.unsaved.Reset()
+	for line := range strings.Lines(unsaved) {
+		if !strings.Contains(fresh.Data[eventsKey], line) {
+			l.unsaved.WriteString(line)
+		}
+	}
+	l.kept = fresh
 	return nil
 }

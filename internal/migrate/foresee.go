@@ -76,8 +76,9 @@ func Foresee(ctx context.Context, f Foresight) ([]Foreseen, error) {
 			seen := Foreseen{Phase: phase.Name, Step: step.ID, Node: phase.Name == plan.PhaseWorkers && step.Disruptive, From: clk.now}
 			clk.now = clk.now.Add(f.Took(step.ID))
 			seen.To = clk.now
+			e.stepped = true
 			record := e.Journal.step(step.ID)
-			record.State, record.FinishedAt = migrationv1alpha1.StepDone, new(metav1.NewTime(clk.now))
+			record.State, record.StartedAt, record.FinishedAt = migrationv1alpha1.StepDone, new(metav1.NewTime(seen.From)), new(metav1.NewTime(clk.now))
 			if seen.Node {
 				e.replaced++
 			}
@@ -90,7 +91,7 @@ func Foresee(ctx context.Context, f Foresight) ([]Foreseen, error) {
 // wait moves the time to when it can go on.
 func (f Foresight) wait(e *Engine, clk *imagined, result *Result) error {
 	switch {
-	case result.Exposed:
+	case Exposed(e.Journal.Object):
 		return ErrExposed
 	case result.NotBefore.After(clk.now):
 		clk.now = result.NotBefore

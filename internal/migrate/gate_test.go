@@ -3,20 +3,29 @@ package migrate
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 )
 
 // TestAPhaseThatNeedsAnApprovalIsNotBegunWithoutIt and goes on without another one once it has begun.
 func TestAPhaseThatNeedsAnApprovalIsNotBegunWithoutIt(t *testing.T) {
 	t.Parallel()
 	phase := Phase{Name: "move", Gate: "move", Steps: []Step{{ID: "move/one"}, {ID: "move/two"}}}
-	e := &Engine{Clock: clock.RealClock{}, Graph: []Phase{phase}, Journal: &Journal{Object: &migrationv1alpha1.ClusterMigration{}}, opts: Options{Until: "move"}}
+	scheme := runtime.NewScheme()
+	require.NoError(t, migrationv1alpha1.AddToScheme(scheme))
+	object := &migrationv1alpha1.ClusterMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy"}}
+	journal := &Journal{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).Build(), Object: object}
+	e := &Engine{Clock: clock.RealClock{}, Graph: []Phase{phase}, Journal: journal, opts: Options{Until: "move"}}
 	result := e.forward(t.Context())
 	assert.Equal(t, Paused, result.Outcome)
 	assert.Equal(t, "move", result.Gate)
@@ -49,6 +58,23 @@ func TestAStepThatNeedsAnApprovalWaitsForIt(t *testing.T) {
 	assert.Nil(t, e.closed(t.Context(), phase, steps[1]))
 	e.opts.Approved, e.Journal = nil, journalWith("move/two", migrationv1alpha1.StepFailed)
 	assert.Nil(t, e.closed(t.Context(), phase, steps[1]), "it was begun with an approval")
+}
+
+// TestAnApprovalIsUsedUpOnlyByCrossing: a try that changed nothing leaves it to the next one to be agreed to.
+func TestAnApprovalIsUsedUpOnlyByCrossing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		crossed func(context.Context, *Work) (bool, error)
+		waits   bool
+	}{
+		"nothing lost": {says(false, nil), true}, "too late": {says(true, nil), false}, "nobody knows": {says(false, errAway), false}, "cannot be told": {nil, false},
+	} {
+		phase := Phase{Name: "move", Steps: []Step{{ID: "move/final", Gate: GateNoReturn, Crossed: c.crossed}}}
+		e := &Engine{Clock: clock.RealClock{}, Journal: journalWith("move/final", migrationv1alpha1.StepFailed)}
+		assert.Equal(t, c.waits, e.closed(t.Context(), phase, phase.Steps[0]) != nil, name)
+		e.opts.Approved = []string{GateNoReturn}
+		assert.Nil(t, e.closed(t.Context(), phase, phase.Steps[0]), name)
+	}
 }
 
 func journalWith(step string, state migrationv1alpha1.StepState) *Journal {
@@ -90,6 +116,33 @@ func TestNothingIsTakenBackBehindThePointOfNoReturn(t *testing.T) {
 			require.ErrorIs(t, err, c.want, name)
 		}
 		assert.Equal(t, c.final, Final(e.Graph, e.Journal.Object), name)
+	}
+}
+
+// TestNothingKeepsARunFromGoingOnBehindThePointOfNoReturn: a run that was killed there may find the legacy VM gone, and cannot be taken back.
+func TestNothingKeepsARunFromGoingOnBehindThePointOfNoReturn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		crossed func(context.Context, *Work) (bool, error)
+		want    error
+	}{
+		"the member has left": {says(true, nil), nil}, "it is there": {says(false, nil), adopt.ErrReplaced}, "nobody knows": {says(true, errAway), adopt.ErrReplaced},
+	} {
+		before := unless(c.crossed, func(context.Context, *Work) error { return adopt.ErrReplaced })
+		require.ErrorIs(t, before(t.Context(), nil), c.want, name)
+	}
+	// The run still knows which machine it has to take away.
+	record := &adopt.Record{Objects: []map[string]any{
+		{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "al9qy", "name": "master-x", "labels": map[string]any{"app": "master", "node": "x"}}},
+		{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "al9qy", "name": "worker-a", "labels": map[string]any{"app": "worker", "node": "a"}}},
+	}}
+	for step, gone := range map[string][]string{"control-plane/drain": nil, stepLeave: {"master-x"}, stepRetire: {"master-x"}, "workers/a": {"worker-a"}} {
+		object := journalWith(step, migrationv1alpha1.StepFailed).Object
+		if step == stepRetire {
+			object.Status.Steps = append(object.Status.Steps, migrationv1alpha1.StepRecord{ID: stepLeave, State: migrationv1alpha1.StepDone})
+		}
+		assert.Equal(t, gone, RemovedBy(object, record).Pods, step)
+		assert.Equal(t, step == stepRetire, slices.Contains(Retired(object, record), "master-x"), step)
 	}
 }
 

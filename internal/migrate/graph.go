@@ -26,6 +26,8 @@ type Step struct {
 	Why string
 	// Disruptive steps move workloads.
 	Disruptive bool
+	// Urgent steps follow the one before at once, whoever asks the run to end: a cluster cannot rest in between.
+	Urgent bool
 	// Irreversible steps cannot be taken back.
 	Irreversible bool
 	// Crossed says whether an irreversible step that was begun has changed anything; nil means that it may have.
@@ -241,13 +243,15 @@ func Graph(workers ...string) []Phase {
 				ID: stepLeave, Title: "take the legacy member out of etcd",
 				Why:  "from here on there is one control plane, and no way back but the saved etcd",
 				Gate: GateNoReturn, Irreversible: true, Crossed: crossed,
-				Before: stillFenced, Act: leaveEtcd, Verify: rolling((*roll.Roller).VerifyAlone),
+				// When a run was killed right after the removal, the legacy VM may be gone by now, or its pod shown to the operators again. There is no way back any more, so
+				// the way on must not be refused for it.
+				Before: unless(crossed, stillFenced), Act: leaveEtcd, Verify: rolling((*roll.Roller).VerifyAlone),
 			},
 			{
 				ID: stepRetire, Title: "delete the legacy master's Machine, and with it its VM",
-				Why:          "without etcd its API server fails, and its liveness probe would make the VM again",
-				Irreversible: true,
-				Act:          rolling((*roll.Roller).RetireMaster), Verify: rolling((*roll.Roller).VerifyRetired),
+				Why:    "without etcd its API server fails, and its liveness probe would make the VM again",
+				Urgent: true, Irreversible: true,
+				Act: rolling((*roll.Roller).RetireMaster), Verify: rolling((*roll.Roller).VerifyRetired),
 			},
 			{
 				ID: "control-plane/recognize", Title: "let the new Machine find its Node",

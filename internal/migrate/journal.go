@@ -66,6 +66,26 @@ func (j *Journal) open(ctx context.Context, namespace, id string, accepted []mig
 	return nil
 }
 
+// heed takes over what people have written into the spec since the object was last read or written. The status stays this run's, unless a later run has written it.
+func (j *Journal) heed(ctx context.Context) error {
+	key := client.ObjectKeyFromObject(j.Object)
+	fresh := &migrationv1alpha1.ClusterMigration{}
+	if err := j.Client.Get(ctx, key, fresh); err != nil {
+		return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
+	}
+	return j.takeOver(fresh, &j.Object.Status)
+}
+
+// takeOver goes on with an object as somebody else has left it, and with this run's status.
+func (j *Journal) takeOver(fresh *migrationv1alpha1.ClusterMigration, status *migrationv1alpha1.ClusterMigrationStatus) error {
+	if fresh.Status.Run != nil && status.Run != nil && fresh.Status.Run.Token > status.Run.Token {
+		return fmt.Errorf("writing ClusterMigration %s: %w: %w by %s", client.ObjectKeyFromObject(fresh), ErrLockLost, errFenced, fresh.Status.Run.By)
+	}
+	fresh.Status = *status.DeepCopy()
+	j.Object = fresh
+	return nil
+}
+
 // step returns the record of a step, which is made when there is none.
 func (j *Journal) step(id string) *migrationv1alpha1.StepRecord {
 	steps := &j.Object.Status.Steps
@@ -111,14 +131,29 @@ func (j *Journal) doneAt(id string) time.Time {
 	return time.Time{}
 }
 
+// startedAt is when a step was begun the last time; zero when it was not, or when nobody noted it.
+func (j *Journal) startedAt(id string) time.Time {
+	for i := range j.Object.Status.Steps {
+		if s := &j.Object.Status.Steps[i]; s.ID == id {
+			return timeOf(s.StartedAt)
+		}
+	}
+	return time.Time{}
+}
+
 // Retired are the names of the pods of legacy machines that the migration has replaced, or is just replacing.
 func Retired(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) []string {
+	return podsFrom(object, record, stepRetire)
+}
+
+// podsFrom are the names of the pods of those legacy machines whose step was begun; master is the legacy master's.
+func podsFrom(object *migrationv1alpha1.ClusterMigration, record *adopt.Record, master string) []string {
 	if record == nil {
 		return nil
 	}
 	var names []string
 	for _, pod := range record.Originals("Pod") {
-		step := stepRetire
+		step := master
 		if role, id := legacy.PartOf(pod); role == legacy.Worker {
 			step = plan.PhaseWorkers + "/" + id
 		}
@@ -129,9 +164,10 @@ func Retired(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) [
 	return names
 }
 
-// RemovedBy is what a migration has taken away, or is just taking away.
+// RemovedBy is what a migration has taken away, or is just taking away. The legacy master's pod may be gone as soon as its etcd may be: somebody ends a VM that would come
+// again empty, and a run that goes on has to know it all the same.
 func RemovedBy(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) adopt.Removed {
-	return adopt.Removed{Pods: Retired(object, record), Configs: Begun(object, plan.PhaseFinalize)}
+	return adopt.Removed{Pods: podsFrom(object, record, stepLeave), Configs: Begun(object, plan.PhaseFinalize)}
 }
 
 // CourseOf is what a migration has done to machines and etcd, for the proof.
@@ -153,6 +189,21 @@ func Started(object *migrationv1alpha1.ClusterMigration) bool {
 // Begun tells that some step of a phase was begun and not taken back.
 func Begun(object *migrationv1alpha1.ClusterMigration, phase string) bool {
 	return anyStep(object, func(id string) bool { return strings.HasPrefix(id, phase+"/") })
+}
+
+// Replacing tells that the replacement of machines has begun: more of phase control-plane was tried than steps that only look.
+func Replacing(object *migrationv1alpha1.ClusterMigration) bool {
+	phases := Graph()
+	at := slices.IndexFunc(phases, func(p Phase) bool { return p.Name == plan.PhaseControlPlane })
+	return anyStep(object, func(id string) bool {
+		return slices.ContainsFunc(phases[at].Steps, func(s Step) bool { return s.ID == id && !s.Looks })
+	})
+}
+
+// Exposed tells that etcd needs both control planes: the new machine's member votes, or may, and the legacy one has not left, as far as it is known without looking.
+func Exposed(object *migrationv1alpha1.ClusterMigration) bool {
+	j := &Journal{Object: object}
+	return j.tried(stepPromote) && !over(j.stateOf(stepLeave))
 }
 
 // changed tells that the cluster itself may have been changed: all steps but those that only look and record.
@@ -226,6 +277,26 @@ func (j *Journal) proof(p *proof.Proof) {
 	}
 }
 
+// summarize sets the conditions by which tools wait that know nothing of migrations.
+func (j *Journal) summarize() {
+	status := &j.Object.Status
+	set := func(kind string, is bool) {
+		condition := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: string(status.State), Message: status.Message, ObservedGeneration: j.Object.Generation, LastTransitionTime: *j.now(),
+		}
+		if is {
+			condition.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if status.State == "" {
+		return
+	}
+	set(migrationv1alpha1.ReadyCondition, status.State == migrationv1alpha1.StateReached || status.State == migrationv1alpha1.StateRolledBack)
+	set(migrationv1alpha1.ReconcilingCondition, status.State == migrationv1alpha1.StateRunning || status.State == migrationv1alpha1.StateRollingBack)
+	set(migrationv1alpha1.StalledCondition, status.State == migrationv1alpha1.StateFailed)
+}
+
 // maxMessage is what the API takes.
 const maxMessage = 4096
 
@@ -246,6 +317,7 @@ func (j *Journal) save(ctx context.Context) error {
 	if err := j.Gate(ctx); err != nil {
 		return fmt.Errorf("writing ClusterMigration %s: %w", key, err)
 	}
+	j.summarize()
 	status := j.Object.Status.DeepCopy()
 	err := j.Client.Status().Update(ctx, j.Object, client.FieldOwner(kube.FieldOwner))
 	for apierrors.IsConflict(err) {
@@ -253,11 +325,9 @@ func (j *Journal) save(ctx context.Context) error {
 		if err := j.Client.Get(ctx, key, fresh); err != nil {
 			return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
 		}
-		if fresh.Status.Run != nil && status.Run != nil && fresh.Status.Run.Token > status.Run.Token {
-			return fmt.Errorf("writing ClusterMigration %s: %w: %w by %s", key, ErrLockLost, errFenced, fresh.Status.Run.By)
+		if err := j.takeOver(fresh, status); err != nil {
+			return err
 		}
-		fresh.Status = *status.DeepCopy()
-		j.Object = fresh
 		err = j.Client.Status().Update(ctx, j.Object, client.FieldOwner(kube.FieldOwner))
 	}
 	if err != nil {

@@ -35,11 +35,12 @@ func (e *Engine) persist(ctx context.Context, phase Phase, s Step) error {
 		if rested := e.rest(ctx); rested != nil {
 			return failure.Join(rested, err)
 		}
-		// The time went on: people may want the run to end, and what was tried and not crossed must not be crossed when too little is left of the window.
-		if e.asked(ctx) != nil {
+		// The time went on: people may want the run to end, and what was tried and not crossed must not be crossed when too little is left of the window, or of an approval.
+		// Behind the removal of the legacy member nobody rests.
+		if (s.Crossed == nil || !e.crossing(ctx, s)) && e.asked(ctx, s) != nil {
 			return err
 		}
-		if closed := e.shut(ctx, phase, s); closed != nil {
+		if closed := e.closed(ctx, phase, s); closed != nil {
 			return fmt.Errorf("%w; it is not tried again now: %s", err, closed.Message)
 		}
 	}
@@ -78,7 +79,7 @@ func (e *Engine) refused(ctx context.Context, start Start) *Result {
 	}
 	message := fmt.Sprintf("gate %s is shut: %s", refusal.Gate, refusal.Why)
 	message += also(e.logged(history.Event{Type: history.GateWaiting, Phase: start.Phase, Step: start.Step, Message: message}))
-	return &Result{Outcome: Paused, Blocked: true, Exposed: start.NoReturn, NotBefore: e.Clock.Now().Add(refusal.Again), Message: message}
+	return &Result{Outcome: Paused, Blocked: true, NotBefore: e.Clock.Now().Add(refusal.Again), Message: message}
 }
 
 // classOf is the kind of a failure, for those who count them: a fleet, an alert.
@@ -126,8 +127,7 @@ func (e *Engine) outcome(ctx context.Context, phase string, s Step, err error) *
 		return nil
 	}
 	e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
-	// Between promotion and the point of no return both control planes are needed.
-	return &Result{Outcome: Paused, Message: s.ID + ": " + err.Error(), Err: err, Exposed: phase == plan.PhaseControlPlane}
+	return &Result{Outcome: Paused, Message: s.ID + ": " + err.Error(), Err: err}
 }
 
 // complete keeps a phase from ending while nodes were put off.
@@ -164,6 +164,12 @@ func (e *Engine) skip(phase string, s Step) (bool, error) {
 func (e *Engine) hold(ctx context.Context, why string) string {
 	if err := e.Journal.Gate(ctx); err != nil {
 		return "; later runs could not be held: " + err.Error()
+	}
+	if err := e.Journal.heed(ctx); err != nil {
+		return "; later runs could not be held: " + err.Error()
+	}
+	if pause := e.Journal.Object.Spec.Pause; pause != nil {
+		return "; later runs are held already, by " + pause.By + ": " + pause.Reason
 	}
 	// A copy, because what the server answers is the spec as it is and the status as it was.
 	object := e.Journal.Object.DeepCopy()

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,10 +10,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
@@ -78,6 +83,18 @@ func TestAStepThatIsSkippedIsSkippedAndRecorded(t *testing.T) {
 	}
 	again, _ := w.run()
 	assert.Equal(t, Reached, again.Outcome, "it is over and stays so")
+}
+
+// TestWhoInterruptsADrainIsToldOfTheCordon, and how it is taken off.
+func TestWhoInterruptsADrainIsToldOfTheCordon(t *testing.T) {
+	t.Parallel()
+	e := &Engine{}
+	drained := fmt.Errorf("a: %w", &drain.CordonedError{Node: "worker-a", Err: context.Canceled})
+	result := e.failed(t.Context(), Step{ID: "workers/a"}, failure.Join(context.Canceled, drained))
+	assert.Equal(t, Stopped, result.Outcome)
+	assert.Equal(t, "interrupted in step workers/a; it is run again from its beginning; node worker-a stays cordoned until somebody says: kubectl uncordon worker-a", result.Message)
+	result = e.failed(t.Context(), Step{ID: "workers/a"}, context.Canceled)
+	assert.Equal(t, "interrupted in step workers/a; it is run again from its beginning", result.Message)
 }
 
 // TestAFailureIsHeld until somebody resumes, so that no timer tries again.
@@ -189,6 +206,77 @@ func TestTheWordsOfThePlaybookAreThoseOfTheProgram(t *testing.T) {
 	assert.False(t, plan.ReplacesWorker(stepSettled))
 }
 
+// TestNobodyStopsARunWithoutEtcd: once the legacy member is out of etcd its machine goes as well, whoever asks the run to end before.
+func TestNobodyStopsARunWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		in   string
+		ask  func(w *world)
+		want Outcome
+	}{
+		"interrupted": {stepLeave, (*world).press, Stopped},
+		"paused": {stepLeave, func(w *world) {
+			pause := &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "disk alert", Since: metav1.NewTime(w.clk.Now())}
+			require.NoError(t, SetPause(t.Context(), w.api, w.status(t), pause))
+		}, Paused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+			w.fate = func(step string) fate {
+				if step == c.in {
+					c.ask(w)
+				}
+				return succeeds
+			}
+			result, _ := w.run()
+			assert.Equal(t, c.want, result.Outcome, result.Message)
+			assert.True(t, w.done[stepLeave])
+			assert.True(t, w.done[stepRetire])
+			assert.False(t, w.done["control-plane/recognize"], "from here on the cluster can rest")
+		})
+	}
+}
+
+// TestWhoStopsWhileEtcdNeedsBothMembersIsTold, whatever ends the run, and nobody else is.
+func TestWhoStopsWhileEtcdNeedsBothMembersIsTold(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		step    string
+		fate    fate
+		want    Outcome
+		exposed bool
+	}{
+		{"control-plane/join", ctrlC, Stopped, false},
+		{stepPromote, ctrlC, Stopped, true},
+		{"control-plane/server", fails, Failed, true},
+		{"control-plane/drain", blocked, Paused, true},
+		{stepLeave, fails, Failed, true},
+		{stepLeave, ctrlC, Stopped, false},
+		{stepRetire, fails, Failed, false},
+		{"workers/a", blocked, Paused, false},
+	} {
+		w := newWorld(t, "  drain: {onTimeout: pause}\n  soak: {beforeFinalize: 0s}\n", "a")
+		w.fate = func(step string) fate {
+			if step == c.step {
+				return c.fate
+			}
+			return succeeds
+		}
+		result, _ := w.run()
+		require.Equal(t, c.want, result.Outcome, result.Message)
+		assert.Equal(t, c.exposed, result.Exposed, "%s: %s", c.step, result.Message)
+		assert.Equal(t, c.want == Stopped && !c.exposed, strings.Contains(result.Message, "nothing is half done"), result.Message)
+	}
+	// It counts until the new member has left again.
+	for state, exposed := range map[migrationv1alpha1.StepState]bool{
+		migrationv1alpha1.StepRunning: true, migrationv1alpha1.StepFailed: true, migrationv1alpha1.StepDone: true, migrationv1alpha1.StepUndoing: true, migrationv1alpha1.StepUndone: false,
+	} {
+		assert.Equal(t, exposed, Exposed(journalWith(stepPromote, state).Object), state)
+	}
+	assert.False(t, Exposed(nil))
+}
+
 // TestNothingIsCrossedByASecondTry when the window has become too short for it meanwhile.
 func TestNothingIsCrossedByASecondTry(t *testing.T) {
 	t.Parallel()
@@ -244,4 +332,164 @@ func TestWhoAgreedIsInTheLog(t *testing.T) {
 			assert.Equal(t, "grace@bastet", e.By)
 		}
 	}
+}
+
+// TestAPauseThatComesDuringAStepEndsTheRunAfterIt, before anything else begins.
+func TestAPauseThatComesDuringAStepEndsTheRunAfterIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "control-plane/drain" {
+			assert.NoError(t, SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "look first", Since: metav1.NewTime(w.clk.Now())}))
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Paused, result.Outcome, result.Message)
+	assert.Equal(t, "paused by grace@bastet: look first", result.Message)
+	assert.Equal(t, "control-plane/drain", w.order[len(w.order)-1])
+	assert.True(t, result.Exposed, "and that is said")
+	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), nil))
+	w.fate = func(string) fate { return succeeds }
+	result, _ = w.run()
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	w.ended(steps("a"))
+}
+
+// TestALogThatSomebodyTouchedIsWrittenOn, and no line is lost or there twice.
+func TestALogThatSomebodyTouchedIsWrittenOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "adopt/nodes" {
+			log := &corev1.ConfigMap{}
+			assert.NoError(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: "org-acme", Name: "al9qy" + EventsSuffix}, log))
+			log.Labels["looked-at"] = "yes"
+			assert.NoError(t, w.api.Update(t.Context(), log))
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	w.gapless()
+	assert.Empty(t, w.events(t, history.StepRetry))
+	log := &corev1.ConfigMap{}
+	require.NoError(t, w.api.Get(t.Context(), client.ObjectKey{Namespace: "org-acme", Name: "al9qy" + EventsSuffix}, log))
+	assert.Equal(t, "yes", log.Labels["looked-at"])
+}
+
+// TestALogThatSomebodyRemovedIsMadeAgain with what was in it.
+func TestALogThatSomebodyRemovedIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(step string) fate {
+		if step == stepLeave {
+			assert.NoError(t, w.api.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy" + EventsSuffix}}))
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	w.gapless()
+	assert.NotEmpty(t, w.events(t, history.RunStarted))
+}
+
+// TestAFailureKeepsThePauseOfPeople: whoever ends the hold of a failure must not end somebody else's pause.
+func TestAFailureKeepsThePauseOfPeople(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n  failure: {then: hold-and-notify}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "adopt/nodes" {
+			assert.NoError(t, SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "disk alert", Since: metav1.NewTime(w.clk.Now())}))
+			return fails
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome, result.Message)
+	require.NotNil(t, w.status(t).Spec.Pause)
+	assert.Equal(t, "grace@bastet", w.status(t).Spec.Pause.By)
+}
+
+// TestTheAnswerToAWriteOfTheLogIsLost: what is in the cluster already is not written again.
+func TestTheAnswerToAWriteOfTheLogIsLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	l := &Log{Clock: w.clk, Cluster: "al9qy"}
+	require.NoError(t, l.open(t.Context(), w.api, "org-acme"))
+	require.NoError(t, l.write(&history.Event{Type: history.RunStarted}))
+	stored := l.kept.DeepCopy()
+	stored.Data = map[string]string{eventsKey: l.unsaved.String()}
+	require.NoError(t, w.api.Create(t.Context(), stored))
+	require.NoError(t, l.write(&history.Event{Type: history.RunFinished}))
+	require.NoError(t, l.save(t.Context(), w.api))
+	w.gapless()
+	events, err := LoadEvents(t.Context(), w.api, "org-acme", "al9qy")
+	require.NoError(t, err)
+	assert.Len(t, events, 2)
+}
+
+// TestAControlPlaneIsNotDrivenByDayToWhereItMustNotRest when a run failed in the night before.
+func TestAControlPlaneIsNotDrivenByDayToWhereItMustNotRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, everyNight, "a")
+	result, _ := w.run()
+	w.clk.SetTime(result.NotBefore)
+	failing := "control-plane/boot"
+	w.fate = func(step string) fate {
+		if step == failing {
+			return fails
+		}
+		return succeeds
+	}
+	result, _ = w.run()
+	require.Equal(t, Failed, result.Outcome, result.Message)
+	w.clk.Step(10 * time.Hour)
+	failing = "control-plane/serve"
+	result, _ = w.run()
+	require.Equal(t, Paused, result.Outcome, result.Message)
+	assert.Contains(t, result.Message, "no window is open for going on with phase control-plane")
+	w.clk.SetTime(result.NotBefore)
+	result, _ = w.run()
+	require.Equal(t, Failed, result.Outcome, result.Message)
+	assert.Contains(t, result.Message, failing)
+	// With two voters nobody waits.
+	w.clk.Step(10 * time.Hour)
+	failing = ""
+	result, _ = w.run()
+	require.Equal(t, Paused, result.Outcome, result.Message)
+	assert.Equal(t, "control-plane/drain", w.order[len(w.order)-1])
+}
+
+// TestToolsThatWaitForAnyObjectSeeHowItStands (kstatus).
+func TestToolsThatWaitForAnyObjectSeeHowItStands(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	stands := func() string {
+		var held []string
+		for _, kind := range []string{migrationv1alpha1.ReadyCondition, migrationv1alpha1.ReconcilingCondition, migrationv1alpha1.StalledCondition} {
+			c := meta.FindStatusCondition(w.status(t).Status.Conditions, kind)
+			if assert.NotNil(t, c, kind) && c.Status == metav1.ConditionTrue {
+				held = append(held, kind+" "+c.Reason)
+			}
+		}
+		return strings.Join(held, ", ")
+	}
+	failing := "adopt/nodes"
+	w.fate = func(step string) fate {
+		if step == failing {
+			assert.Equal(t, "Reconciling Running", stands())
+			return fails
+		}
+		return succeeds
+	}
+	w.run()
+	assert.Equal(t, "Stalled Failed", stands())
+	failing = ""
+	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "look first", Since: metav1.NewTime(w.clk.Now())}))
+	w.run()
+	assert.Empty(t, stands(), "it waits for people")
+	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), nil))
+	w.run()
+	assert.Equal(t, "Ready Reached", stands())
 }

@@ -72,6 +72,8 @@ type world struct {
 	// begun are phases and nodes that have begun.
 	begun map[string]bool
 	order []string
+	// replaced counts workers by the start of the window in which their last try began.
+	replaced map[time.Time]int
 	// fate and takes say what becomes of the next try of a step, and how long it takes.
 	fate  func(step string) fate
 	takes func(step string) time.Duration
@@ -80,7 +82,7 @@ type world struct {
 }
 
 func newWorld(t assert.TestingT, spec string, workers ...string) *world {
-	w := &world{t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}}
+	w := &world{t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}, replaced: map[time.Time]int{}}
 	var err error
 	w.book, err = playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: "simulated.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + spec)})
 	if err != nil {
@@ -164,7 +166,7 @@ func (w *world) act(phase Phase, s Step) error {
 		assert.True(w.t, w.open(reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
 	}
 	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
-	fate := w.fate(s.ID)
+	fate, during := w.fate(s.ID), w.during(phase.Name)
 	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
 	if thing != "" && s.Gate != GateNoReturn {
 		w.begun[thing] = true
@@ -195,6 +197,10 @@ func (w *world) act(phase Phase, s Step) error {
 	w.clk.Step(w.takes(s.ID) / 2)
 	if !w.done[s.ID] {
 		w.order = append(w.order, s.ID)
+		if most := w.book.Spec.Workers.PerRun; phase.Name == plan.PhaseWorkers && s.Disruptive && most > 0 && !during.IsZero() {
+			w.replaced[during]++
+			assert.LessOrEqual(w.t, w.replaced[during], most, "workers of the window that opened at %s", during)
+		}
 	}
 	w.done[s.ID], w.half = true, ""
 	if fate == killedAfter {
@@ -210,6 +216,19 @@ func (w *world) press() {
 	default:
 		close(w.stop)
 	}
+}
+
+// during is when the window opened that is open for a phase; zero when none is, or it needs none.
+func (w *world) during(phase string) time.Time {
+	schedule, err := w.book.Spec.Schedule()
+	if err != nil || schedule == nil || !slices.Contains(w.book.Spec.Windows.Phases, phase) {
+		return time.Time{}
+	}
+	open, found, err := schedule.Next(w.clk.Now())
+	if err != nil || !found || !open.Contains(w.clk.Now()) {
+		return time.Time{}
+	}
+	return open.Start
 }
 
 // open asks the schedule whether so much is left of a window.
@@ -236,18 +255,27 @@ func (w *world) run() (result Result, alive bool) {
 		panic(err)
 	}
 	opts := Options{
-		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun,
+		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true,
 		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
 		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
 		Retries: w.book.Spec.Failure.Retries, RetryPause: time.Duration(w.book.Spec.Failure.Pause), Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
 	}
 	if door != nil {
 		opts.Door = func(now time.Time, start Start) *Wait {
-			closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node})
+			closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node, Resumes: start.Resumes})
 			if err != nil || closed == nil {
 				return nil
 			}
 			return &Wait{closed.Until, closed.Why}
+		}
+		opts.Opening = func(now time.Time, phase string) *Opening {
+			open, found, err := door.Current(now, phase)
+			if err != nil || !found {
+				return nil
+			}
+			next, _, err := door.Current(open.End, phase)
+			assert.NoError(w.t, err)
+			return &Opening{open.Start, open.End, next.Start, open.Names}
 		}
 	}
 	work := &Work{
@@ -273,6 +301,9 @@ func (w *world) run() (result Result, alive bool) {
 	}()
 	result, err = e.Forward(context.Background(), opts)
 	assert.NoError(w.t, err)
+	if result.Outcome == Paused || result.Outcome == Stopped {
+		assert.Equal(w.t, w.done[stepLeave], w.done[stepRetire], "a run rests where the legacy API server has no etcd: %s", result.Message)
+	}
 	return result, true
 }
 

@@ -2,6 +2,8 @@ package migrate
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +63,7 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 		asked[start.Step] = true
 		return nil
 	}}, nil, nil)
+	e.stepped = true
 	for _, p := range e.Graph {
 		for _, s := range p.Steps {
 			assert.Nil(t, e.closed(t.Context(), p, s), s.ID)
@@ -89,6 +92,7 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 		{"finalize/ingress", nil, []string{"finalize/calm"}, true},
 	} {
 		e, _ := standing(Options{Approved: Gates(), Door: shut}, test.done, test.begun)
+		e.stepped = true
 		result := closedAt(t, e, test.step)
 		if !test.waits {
 			assert.Nil(t, result, test.step)
@@ -120,12 +124,52 @@ func TestAWindowCanEndAPhaseAfterTheStepItIsAt(t *testing.T) {
 			return &Refusal{}
 		}}
 		e, _ := standing(opts, test.done, test.begun)
+		e.stepped = true
 		result := closedAt(t, e, test.step)
 		assert.Equal(t, test.waits, result != nil, test)
 		e.opts.Door = func(time.Time, Start) *Wait { return nil }
 		assert.Nil(t, closedAt(t, e, test.step), test)
 		assert.Zero(t, asked, "gates were asked when the phase began: %v", test)
 	}
+}
+
+// TestARunThatResumesAControlPlaneAsksTheWindows as long as there is one voter; whoever has begun a step goes on.
+func TestARunThatResumesAControlPlaneAsksTheWindows(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		step        string
+		done, begun []string
+		waits       bool
+	}{
+		{"control-plane/boot", []string{"control-plane/api-services"}, []string{"control-plane/boot"}, true},
+		{"control-plane/promote", []string{"control-plane/api-services", "control-plane/join"}, nil, true},
+		{"control-plane/promote", []string{"control-plane/api-services", "control-plane/join"}, []string{"control-plane/promote"}, false},
+		{"control-plane/serve", []string{"control-plane/api-services", "control-plane/promote"}, nil, false},
+		{"workers/w1", nil, []string{"workers/w1"}, false},
+	} {
+		var asked []Start
+		e, _ := standing(Options{Approved: Gates(), Door: func(_ time.Time, start Start) *Wait {
+			asked = append(asked, start)
+			return &Wait{Until: time.Unix(7, 0), Why: "closed"}
+		}}, test.done, test.begun)
+		assert.Equal(t, test.waits, closedAt(t, e, test.step) != nil, test)
+		if test.waits {
+			assert.Equal(t, []Start{{Phase: plan.PhaseControlPlane, Step: test.step, Resumes: true}}, asked)
+		}
+		e.stepped = true
+		assert.Nil(t, closedAt(t, e, test.step), test)
+	}
+}
+
+// TestAnApprovalHoldsUntilSomethingChanges: steps that only look use none up.
+func TestAnApprovalHoldsUntilSomethingChanges(t *testing.T) {
+	t.Parallel()
+	for begun, waits := range map[string]bool{"control-plane/snapshot": true, "control-plane/api-services": false} {
+		e, _ := standing(Options{}, []string{"control-plane/well"}, []string{begun})
+		assert.Equal(t, waits, closedAt(t, e, begun) != nil, begun)
+		assert.Equal(t, !waits, Replacing(e.Journal.Object), begun)
+	}
+	assert.False(t, Replacing(nil))
 }
 
 // TestAPointOfNoReturnThatWasTriedIsAskedAgain unless it was passed.
@@ -135,11 +179,7 @@ func TestAPointOfNoReturnThatWasTriedIsAskedAgain(t *testing.T) {
 		e, _ := standing(Options{Approved: Gates(), Door: func(time.Time, Start) *Wait { return &Wait{Why: "closed"} }}, []string{"control-plane/api-services"}, []string{"control-plane/leave"})
 		phase, step := stepOf(t, e, "control-plane/leave")
 		step.Crossed = func(context.Context, *Work) (bool, error) { return crossed, nil }
-		result := e.closed(t.Context(), phase, step)
-		assert.Equal(t, waits, result != nil)
-		if result != nil {
-			assert.True(t, result.Exposed, "two members of etcd")
-		}
+		assert.Equal(t, waits, e.closed(t.Context(), phase, step) != nil)
 	}
 }
 
@@ -176,6 +216,81 @@ func TestARunDoesAsManyWorkersAsItIsTo(t *testing.T) {
 	assert.Nil(t, closedAt(t, e, "workers/w3"))
 }
 
+// TestTheRunsOfAWindowDoAsManyWorkersAsTheyAreTo, together: a timer begins one after the other.
+func TestTheRunsOfAWindowDoAsManyWorkersAsTheyAreTo(t *testing.T) {
+	t.Parallel()
+	next := time.Date(2026, 11, 29, 20, 0, 0, 0, time.UTC)
+	var open *Opening
+	e, clk := standing(Options{MaxWorkers: 1, PerWindow: true, Approved: Gates(), Opening: func(time.Time, string) *Opening { return open }}, []string{"workers/w1"}, nil)
+	began := clk.Now().Add(-90 * time.Minute)
+	e.Journal.step("workers/w1").StartedAt = new(metav1.NewTime(began))
+	open = &Opening{From: began, Until: clk.Now().Add(time.Hour), Next: next}
+	result := closedAt(t, e, "workers/w2")
+	require.NotNil(t, result)
+	assert.True(t, result.Limited)
+	assert.Equal(t, next, result.NotBefore)
+	assert.Contains(t, result.Message, "1 of the workers were replaced, as many as the runs of this window were to; the next is workers/w2, not before 2026-11-29T20:00:00Z")
+	open = &Opening{From: began.Add(time.Second), Until: clk.Now().Add(time.Hour), Next: next}
+	assert.Nil(t, closedAt(t, e, "workers/w2"), "a worker that was begun before the window opened belongs to the one before")
+	open = nil
+	assert.Nil(t, closedAt(t, e, "workers/w2"), "without a window the workers of this run count")
+	e.replaced = 1
+	assert.NotNil(t, closedAt(t, e, "workers/w2"))
+}
+
+// TestARunThatWouldSayTheSameAgainIsIdle: it is one of the many that a timer begins by day.
+func TestARunThatWouldSayTheSameAgainIsIdle(t *testing.T) {
+	t.Parallel()
+	wait := &Wait{Until: time.Date(2026, 11, 29, 20, 0, 0, 0, time.UTC), Why: "no window is open for another worker"}
+	opts := Options{Until: plan.PhaseWorkers, Approved: Gates(), Door: func(time.Time, Start) *Wait { return wait }, Ready: func(context.Context, Start) *Refusal { panic("asked") }}
+	idle := func(change func(*migrationv1alpha1.ClusterMigration, *Options)) *Result {
+		e, _ := standing(Options{}, nil, nil)
+		for _, phase := range e.Graph {
+			for _, step := range phase.Steps {
+				if phase.Name == plan.PhaseWorkers || phase.Name == plan.PhaseFinalize {
+					break
+				}
+				e.Journal.end(step, migrationv1alpha1.StepDone, "")
+			}
+		}
+		object, mine := e.Journal.Object, opts
+		object.Status.State, object.Status.Message = migrationv1alpha1.StatePaused, wait.Why
+		if change != nil {
+			change(object, &mine)
+		}
+		before := object.DeepCopy()
+		result := e.Idle(t.Context(), mine, object)
+		assert.Equal(t, before, object, "what was read is left alone")
+		return result
+	}
+	result := idle(nil)
+	require.NotNil(t, result)
+	assert.Equal(t, wait.Until, result.NotBefore)
+	for name, change := range map[string]func(*migrationv1alpha1.ClusterMigration, *Options){
+		"nothing was begun": func(m *migrationv1alpha1.ClusterMigration, _ *Options) { m.Status.State = "" },
+		"a run was killed": func(m *migrationv1alpha1.ClusterMigration, _ *Options) {
+			m.Status.State = migrationv1alpha1.StateRunning
+		},
+		"it says another time": func(m *migrationv1alpha1.ClusterMigration, _ *Options) { m.Status.Message = "not before tomorrow" },
+		"people ask for a pause": func(m *migrationv1alpha1.ClusterMigration, _ *Options) {
+			m.Spec.Pause = &migrationv1alpha1.Pause{Reason: "look"}
+		},
+		"the window is open": func(_ *migrationv1alpha1.ClusterMigration, o *Options) {
+			o.Door = func(time.Time, Start) *Wait { return nil }
+		},
+		"the goal is reached": func(_ *migrationv1alpha1.ClusterMigration, o *Options) { o.Until = plan.PhaseControlPlane },
+		"people skip a step": func(m *migrationv1alpha1.ClusterMigration, _ *Options) {
+			m.Spec.Skips = []migrationv1alpha1.Skip{{Step: "workers/w1"}}
+		},
+	} {
+		assert.Nil(t, idle(change), name)
+	}
+	assert.NotNil(t, idle(func(m *migrationv1alpha1.ClusterMigration, o *Options) {
+		m.Status.Steps = slices.DeleteFunc(m.Status.Steps, func(s migrationv1alpha1.StepRecord) bool { return strings.HasPrefix(s.ID, plan.PhaseControlPlane+"/") })
+		m.Status.Message, o.Approved = "phase control-plane needs the approval control-plane", nil
+	}), "an approval is missing, as before")
+}
+
 func TestAnApprovalOnRecordOpensItsGate(t *testing.T) {
 	t.Parallel()
 	e, clk := standing(Options{}, nil, nil)
@@ -210,4 +325,22 @@ func TestWorkersInTheWantedOrder(t *testing.T) {
 	assert.Equal(t, []string{"w3", "w2", "w1"}, got)
 	_, err = Workers(c, "w9")
 	require.ErrorIs(t, err, ErrNoWorker)
+}
+
+// TestTheFirstWorkerBeginsThePhase, and no later one does.
+func TestTheFirstWorkerBeginsThePhase(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{true, false} {
+		var asked []Start
+		done := []string{"workers/w1"}
+		if first {
+			done = nil
+		}
+		e, _ := standing(Options{Approved: Gates(), Ready: func(_ context.Context, start Start) *Refusal {
+			asked = append(asked, start)
+			return nil
+		}}, done, nil)
+		assert.Nil(t, closedAt(t, e, "workers/w2"))
+		assert.Equal(t, []Start{{Phase: plan.PhaseWorkers, Step: "workers/w2", Node: true, First: first}}, asked)
+	}
 }

@@ -210,6 +210,16 @@ func stillFenced(ctx context.Context, w *Work) error {
 	return w.Adopter.VerifyPods(ctx)
 }
 
+// unless leaves out a look when it is known that there is nothing left to look at.
+func unless(over func(context.Context, *Work) (bool, error), look func(context.Context, *Work) error) func(context.Context, *Work) error {
+	return func(ctx context.Context, w *Work) error {
+		if is, err := over(ctx, w); err == nil && is {
+			return nil
+		}
+		return look(ctx, w)
+	}
+}
+
 func settle(ctx context.Context, w *Work) error { return w.Adopter.Settle(ctx, w.SettleFor) }
 
 // crossed looks whether the legacy member has left etcd.
@@ -220,9 +230,9 @@ func crossed(ctx context.Context, w *Work) (bool, error) {
 	return w.Roller.Left(ctx)
 }
 
-// leaveEtcd sends the clients of the legacy API server to the new one, removes the legacy member, and says how long etcd needed two.
+// leaveEtcd saves etcd once more, sends the clients of the legacy API server to the new one, removes the legacy member, and says how long etcd needed two.
 func leaveEtcd(ctx context.Context, w *Work) error {
-	return inTurn((*roll.Roller).HangUp, func(c *roll.Roller, ctx context.Context) error {
+	return inTurn((*roll.Roller).SaveLast, (*roll.Roller).HangUp, func(c *roll.Roller, ctx context.Context) error {
 		return c.RemoveLegacyMember(ctx, w.DoneAt(stepPromote))
 	})(ctx, w)
 }

@@ -62,6 +62,7 @@ func Of(ctx context.Context, in Input) (*plan.Schedule, error) {
 	if err := in.fill(out, schedule, slow); err != nil {
 		return nil, err
 	}
+	in.need(out.Approvals, slow)
 	out.Fits = failed == nil
 	switch {
 	case ctx.Err() != nil:
@@ -117,7 +118,7 @@ func Ask(door *playbook.Door) func(time.Time, migrate.Start) *migrate.Wait {
 		return nil
 	}
 	return func(now time.Time, start migrate.Start) *migrate.Wait {
-		closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node})
+		closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node, Resumes: start.Resumes})
 		switch {
 		case err != nil:
 			return &migrate.Wait{Why: "the windows cannot be computed: " + err.Error()}
@@ -139,7 +140,12 @@ func Opening(door *playbook.Door) func(time.Time, string) *migrate.Opening {
 		if err != nil || !found {
 			return nil
 		}
-		return &migrate.Opening{Until: w.End, Names: w.Names}
+		out := &migrate.Opening{From: w.Start, Until: w.End, Names: w.Names}
+		// No window contains its own end, so this is the one after it.
+		if next, _, err := door.Current(w.End, phase); err == nil {
+			out.Next = next.Start
+		}
+		return out
 	}
 }
 
@@ -149,7 +155,7 @@ func (in Input) foresee(ctx context.Context, door *playbook.Door, schedule *wind
 		Graph: migrate.Graph(in.Workers...), Object: in.Object, Now: in.Now, Took: took,
 		Again: func(after time.Time) time.Time { return nextRun(schedule, after) },
 		Options: migrate.Options{
-			Door: Ask(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun,
+			Door: Ask(door), Opening: Opening(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun, PerWindow: true,
 			SoakFirst: time.Duration(spec.Soak.AfterFirstWorker), SoakWorkers: time.Duration(spec.Soak.PerWorker), Soak: time.Duration(spec.Soak.BeforeFinalize),
 		},
 	})
@@ -212,6 +218,24 @@ func add(work []plan.Work, s migrate.Foreseen) []plan.Work {
 	return work
 }
 
+// need tells of every approval on record that ends when it is needed. What is begun already needs it no more.
+func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
+	for _, p := range migrate.Graph(in.Workers...) {
+		at := func(gate string, is func(migrate.Foreseen) bool) {
+			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && a.Until != nil })
+			if s := slices.IndexFunc(steps, is); a >= 0 && s >= 0 {
+				approvals[a].NeededAt = new(steps[s].From.UTC())
+			}
+		}
+		if !migrate.Begun(in.Object, p.Name) {
+			at(p.Gate, func(s migrate.Foreseen) bool { return s.Phase == p.Name })
+		}
+		for _, step := range p.Steps {
+			at(step.Gate, func(s migrate.Foreseen) bool { return s.Step == step.ID })
+		}
+	}
+}
+
 // approvals are what people have to agree to that is still to come, or was agreed to.
 func approvals(in Input) []plan.Approval {
 	out := []plan.Approval{}
@@ -232,7 +256,10 @@ func approvals(in Input) []plan.Approval {
 			}
 			if in.Object != nil && migrate.Approved(in.Object, gate, in.Now) {
 				i := slices.IndexFunc(in.Object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == gate })
-				a.By, a.Reason = in.Object.Spec.Approvals[i].By, in.Object.Spec.Approvals[i].Reason
+				said := &in.Object.Spec.Approvals[i]
+				if a.By, a.Reason = said.By, said.Reason; said.Until != nil {
+					a.Until = new(said.Until.UTC())
+				}
 			}
 			out = append(out, a)
 		}

@@ -133,6 +133,25 @@ func TestWhatIsDoneIsNotForeseen(t *testing.T) {
 	assert.Empty(t, got.Approvals[1].By)
 }
 
+// TestAnApprovalThatEndsTooEarlyIsTold, before the night on which it is missing.
+func TestAnApprovalThatEndsTooEarlyIsTold(t *testing.T) {
+	t.Parallel()
+	object := &migrationv1alpha1.ClusterMigration{}
+	until := func(at time.Time) *metav1.Time { return new(metav1.NewTime(at)) }
+	object.Spec.Approvals = []migrationv1alpha1.Approval{
+		{Gate: "control-plane", By: "ada@anubis", Until: until(now().Add(time.Hour))}, {Gate: "finalize", By: "ada@anubis", Until: until(now().Add(1000 * time.Hour))},
+	}
+	got := of(t, Input{Playbook: book(t, weekends), Workers: []string{"a"}, Object: object})
+	require.Len(t, got.Approvals, 3)
+	assert.True(t, got.Approvals[0].Lapses())
+	require.NotEmpty(t, got.Nights)
+	assert.Equal(t, got.Nights[0].Start, *got.Approvals[0].NeededAt)
+	assert.False(t, got.Approvals[1].Lapses(), "nobody has given it")
+	assert.Nil(t, got.Approvals[1].NeededAt)
+	assert.False(t, got.Approvals[2].Lapses())
+	assert.NotNil(t, got.Approvals[2].NeededAt)
+}
+
 func TestPhasesGetTheirTime(t *testing.T) {
 	t.Parallel()
 	var l estimate.Learner

@@ -231,6 +231,14 @@ type Approval struct {
 	// By and Reason are those of an approval that is on record.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// Until is when an approval on record ends, NeededAt when it is thought to be needed; nil where it does not end.
+	Until    *time.Time `json:"until,omitempty"`
+	NeededAt *time.Time `json:"neededAt,omitempty"`
+}
+
+// Lapses tells that an approval is over before it is needed.
+func (a *Approval) Lapses() bool {
+	return a.Until != nil && a.NeededAt != nil && !a.NeededAt.Before(*a.Until)
 }
 
 // Step is one action of a phase.

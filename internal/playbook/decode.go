@@ -369,9 +369,20 @@ func merge(below, above *yaml.Node) *yaml.Node {
 			out.Content = append(out.Content, above.Content[i], above.Content[i+1])
 			continue
 		}
+		if above.Content[i].Value == keyClosed && out.Content[at+1].Kind == yaml.SequenceNode && above.Content[i+1].Kind == yaml.SequenceNode {
+			out.Content[at+1] = joined(out.Content[at+1], above.Content[i+1])
+			continue
+		}
 		out.Content[at+1] = merge(out.Content[at+1], above.Content[i+1])
 	}
 	return out
+}
+
+// keyClosed is the one list that adds up over the layers: a closed period always wins, also over who knows nothing of it.
+const keyClosed = "closed"
+
+func joined(below, above *yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.SequenceNode, Tag: below.Tag, Line: above.Line, Column: above.Column, Content: slices.Concat(below.Content, above.Content)}
 }
 
 // note lists values and origins.

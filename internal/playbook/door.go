@@ -14,8 +14,9 @@ import (
 type Start struct {
 	// Phase is the phase that begins, or that it belongs to.
 	Phase string
-	// NoReturn tells of the first step that cannot be taken back, Node of one that replaces a worker.
-	NoReturn, Node bool
+	// NoReturn tells of the first step that cannot be taken back, Node of one that replaces a worker, Resumes of a phase that another run has begun: it needs as much of a
+	// window as the whole phase, or it would have to rest where it must not.
+	NoReturn, Node, Resumes bool
 }
 
 // Closed says until when something may not begin, and why; without a time, no window is ever long enough.
@@ -113,6 +114,8 @@ func (d *Door) Current(now time.Time, phase string) (window.Window, bool, error)
 
 func (s Start) what() string {
 	switch {
+	case s.Resumes:
+		return "going on with phase " + s.Phase
 	case s.NoReturn:
 		return "the point of no return"
 	case s.Node:

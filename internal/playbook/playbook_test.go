@@ -101,6 +101,9 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"gate: late":    {head + "spec: {gates: [{name: g, before: [node], checks: [CHK-ETCD-001]}]}\n", "spec.gates[0].before[0]: checks look at the legacy control plane"},
 		"gate: secret":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://u:p@a.test'}}]}\n", "spec.gates[0].http.url: it must hold no user"},
 		"gate: scheme":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'file:///etc'}}]}\n", "spec.gates[0].http.url: it must be an address"},
+		"gate: expect":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'body.ok ='}}]}\n", "spec.gates[0].http.expect: column 9: Syntax error"},
+		"gate: name":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'boddy.ok'}}]}\n", "spec.gates[0].http.expect: column 1: undeclared reference to 'boddy'"},
+		"gate: number":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 1 + 1}}]}\n", "spec.gates[0].http.expect: it is a int; it must be true or false"},
 		"gate: status":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', status: 7}}]}\n", "spec.gates[0].http.status: it is 7"},
 		"hook: what":    {head + "spec: {hooks: [{name: h, on: [run.*]}]}\n", "spec.hooks[0].exec: it names no program"},
 		"hook: when":    {head + "spec: {hooks: [{name: h, on: [lunch.*], exec: [a]}]}\n", `spec.hooks[0].on[0]: there are no events "lunch.*"`},
@@ -139,6 +142,16 @@ func TestLayersLieOverEachOther(t *testing.T) {
 		assert.Equal(t, want, e.Origins[path], path)
 	}
 	assert.Contains(t, e.Origins["spec.workers.first[0]"], "--set spec.workers.first")
+
+	e, err = Read(nil, Defaults(),
+		Layer{Name: "installation.yaml", Data: []byte(head + "spec:\n  windows:\n    timeZone: UTC\n    open: [{name: n, cron: 0 0 * * *, duration: 1h}]\n    closed: [{name: freeze, from: 2026-12-20, to: 2027-01-06}]\n")},
+		Layer{Name: "customer.yaml", Data: []byte(head + "spec:\n  windows:\n    open: [{name: late, cron: 0 2 * * *, duration: 1h}]\n    closed: [{name: sale, from: 2026-11-27, to: 2026-11-30}]\n")})
+	require.NoError(t, err)
+	require.Len(t, e.Spec.Windows.Closed, 2, "what one layer closes no other one opens")
+	assert.Equal(t, []string{"freeze", "sale"}, []string{e.Spec.Windows.Closed[0].Name, e.Spec.Windows.Closed[1].Name})
+	assert.Equal(t, "installation.yaml:7", e.Origins["spec.windows.closed[0].name"])
+	assert.Equal(t, "customer.yaml:6", e.Origins["spec.windows.closed[1].name"])
+	assert.Len(t, e.Spec.Windows.Open, 1)
 	for _, bad := range []string{"", "spec=1", "metadata.name=x", "spec..a=1", "spec.a", "spec.a={"} {
 		_, err := Set(bad)
 		assert.Error(t, err, bad)
@@ -165,6 +178,8 @@ spec:
 		why   string
 	}{
 		"before":                       {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-22T21:00:00Z", "no window is open for another worker; the next one begins at Sun 2026-11-22 22:00 CET"},
+		"going on, by day":             {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseControlPlane, Resumes: true}, "2026-11-22T21:00:00Z", "no window is open for going on with phase control-plane"},
+		"going on, too late":           {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane, Resumes: true}, "2026-11-29T21:00:00Z", "going on with phase control-plane needs 2h0m0s"},
 		"the first moment":             {"2026-11-22T21:00:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
 		"the last moment for a node":   {"2026-11-23T04:15:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
 		"past the cut-off":             {"2026-11-23T04:15:01Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-24T19:00:00Z", "another worker needs 45m0s, and the window ends at Mon 2026-11-23 06:00 CET"},

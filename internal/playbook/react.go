@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
@@ -19,10 +20,6 @@ const (
 	builtInAnswer   = Duration(10 * time.Second)
 	builtInHook     = Duration(time.Minute)
 	builtInThrottle = Duration(time.Minute)
-
-	// beforeNode and beforeNoReturn are what a gate can stand before besides phases.
-	beforeNode     = "node"
-	beforeNoReturn = "point-of-no-return"
 
 	// mostReactions is more than anybody has.
 	mostReactions = 50
@@ -121,13 +118,13 @@ func (g *Gate) problems(path string) []problem {
 	if len(g.Before) == 0 {
 		add(path+".before", "it says nothing that waits")
 	}
-	places := append(windowPhases(), beforeNoReturn, beforeNode)
+	places := append(windowPhases(), gate.NoReturn, gate.Node)
 	for i, before := range g.Before {
 		at := fmt.Sprintf("%s.before[%d]", path, i)
 		switch {
 		case !slices.Contains(places, before):
 			add(at, "it is %q; it can be %s", before, strings.Join(places, ", "))
-		case len(g.Checks) > 0 && slices.Contains([]string{plan.PhaseWorkers, plan.PhaseFinalize, beforeNode}, before):
+		case len(g.Checks) > 0 && slices.Contains([]string{plan.PhaseWorkers, plan.PhaseFinalize, gate.Node}, before):
 			add(at, "checks look at the legacy control plane, which is gone before %s; ask an address with http", before)
 		}
 	}
@@ -160,6 +157,11 @@ func (p *Probe) problems(path string) []problem {
 	}
 	if p.Timeout == 0 {
 		out = append(out, problem{path + ".timeout", "it is 0s, and nobody answers so fast"})
+	}
+	if p.Expect != "" {
+		if _, err := gate.ParseExpectation(p.Expect); err != nil {
+			out = append(out, problem{path + ".expect", err.Error()})
+		}
 	}
 	return out
 }

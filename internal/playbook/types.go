@@ -107,7 +107,7 @@ type Period struct {
 type Workers struct {
 	First  []string `yaml:"first,omitempty" json:"first,omitempty" jsonschema_description:"Ids of workers that go first, in this order."`
 	Surge  int      `yaml:"surge,omitempty" json:"surge,omitempty" jsonschema:"minimum=1,maximum=100" jsonschema_description:"How many new workers may come at once."`
-	PerRun int      `yaml:"perRun,omitempty" json:"perRun,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"How many workers a run replaces; 0 for all."`
+	PerRun int      `yaml:"perRun,omitempty" json:"perRun,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"How many workers a run replaces, and where there are windows all runs of one window together; 0 for all."`
 }
 
 // Soak times.
@@ -176,6 +176,7 @@ type Gate struct {
 type Probe struct {
 	URL     string   `yaml:"url" json:"url" jsonschema_description:"The address; it is asked with GET."`
 	Status  int      `yaml:"status,omitempty" json:"status,omitempty" jsonschema:"minimum=100,maximum=599" jsonschema_description:"What it has to answer with; 200 when nothing is said."`
+	Expect  string   `yaml:"expect,omitempty" json:"expect,omitempty" jsonschema_description:"What has to hold of the answer, in the Common Expression Language; body is the JSON of the answer: body.errorRate < 0.01."`
 	Timeout Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" jsonschema_description:"How long the answer may take; 10s when nothing is said."`
 }
 

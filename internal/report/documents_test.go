@@ -336,7 +336,7 @@ func scheduleOf15Nodes() *plan.Schedule {
 		Approvals: []plan.Approval{
 			{Gate: "control-plane", Before: plan.PhaseControlPlane, Who: "Globex change board", By: "ada@anubis", Reason: "CHG-4711"},
 			{Gate: "point-of-no-return", Before: plan.PhaseControlPlane},
-			{Gate: "finalize", Before: plan.PhaseFinalize, Who: "Globex change board"},
+			{Gate: "finalize", Before: plan.PhaseFinalize, Who: "Globex change board", By: "ada@anubis", Reason: "CHG-4712", Until: new(at(27, 12, 0)), NeededAt: new(at(27, 21, 0))},
 		},
 	}
 }

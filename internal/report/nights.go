@@ -73,9 +73,20 @@ func viewSchedule(s *plan.Schedule) *nightsView {
 		if a.By != "" {
 			text += ": given by " + joinNonEmpty(", ", a.By, a.Reason)
 		}
+		if a.Until != nil {
+			text += ", until " + dayTime(*a.Until, zone)
+		}
+		if a.Lapses() {
+			text += ", which is before it is needed, at " + dayTime(*a.NeededAt, zone)
+		}
 		v.Approvals = append(v.Approvals, text)
 	}
 	return v
+}
+
+// dayTime is an instant as people of a time zone write it.
+func dayTime(at time.Time, zone *time.Location) string {
+	return at.In(zone).Format("Mon 2006-01-02 15:04 MST")
 }
 
 func newNightRow(i int, n plan.Night, zone *time.Location) nightRow {
@@ -119,7 +130,7 @@ func nightSum(s *plan.Schedule, zone *time.Location) string {
 		text += " (" + s.TimeZone + ")"
 	}
 	if s.EndsAt != nil {
-		text += ", done by " + s.EndsAt.In(zone).Format("Mon 2006-01-02 15:04 MST")
+		text += ", done by " + dayTime(*s.EndsAt, zone)
 	}
 	if s.UsualNights > 0 && s.UsualNights < len(s.Nights) {
 		text += "; " + plural(s.UsualNights, "night") + " when all takes as long as usual"
@@ -182,7 +193,10 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 			plan.PhaseControlPlane: "before the control plane is replaced", "point-of-no-return": "before the old control plane is removed for good", plan.PhaseFinalize: "before what is left of the old platform is removed",
 		}[a.Gate]
 		text = cmp.Or(shown.Approvals[i].Who, "You, or who you name") + ": " + cmp.Or(text, "before it goes on") + " (" + a.Gate + ")"
-		if a.By != "" {
+		switch {
+		case a.Lapses():
+			text += ", agreed until " + dayTime(*a.Until, zone) + ", which is too early: it is needed at " + dayTime(*a.NeededAt, zone)
+		case a.By != "":
 			text += ", agreed already"
 		}
 		v.Approvals = append(v.Approvals, text)

@@ -16,7 +16,8 @@ func impactLines(i *history.Impact, audience Audience) []string {
 	if i == nil {
 		return nil
 	}
-	var lines []string
+	// A run that waited for a window or an approval has measured nothing meanwhile.
+	lines := []string{"Measured while the run was at work, from " + exact(i.From) + " to " + exact(i.Until)}
 	for _, a := range i.Answers {
 		lines = append(lines, answersText(a, audience))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -41,8 +42,11 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	approve := func(gate string) {
-		code, _, said := x.o.migrate(t.Context(), "approve", x.o.c.ID, gate, "--reason", "CHG-4711")
+		code, out, said := x.o.migrate(t.Context(), "approve", x.o.c.ID, gate, "--reason", "CHG-4711", "-o", "json")
 		require.Equal(t, cli.CodeOK, code, said)
+		var given struct{ Approval migrationv1alpha1.Approval }
+		require.NoError(t, json.Unmarshal([]byte(out), &given))
+		assert.Equal(t, gate, given.Approval.Gate)
 	}
 	approve(migrate.GateNoReturn)
 	until := func(o *operator, more ...string) (cli.Code, string, string) {

@@ -214,6 +214,30 @@ type Run struct {
 	Until string `json:"until,omitempty"`
 }
 
+// SavedEtcd is a snapshot of etcd that a run has written and verified.
+type SavedEtcd struct {
+	// file as the run named it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	File string `json:"file"`
+	// by is who ran migrate, and where: the file is on that machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	By string `json:"by,omitempty"`
+	// at is when it was written.
+	// +required
+	At metav1.Time `json:"at"`
+	// revision of etcd that is the last one in the file; what was written later is not in it.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Revision int64 `json:"revision"`
+	// sha256 is the checksum that etcd put at the file's end, in hexadecimal digits.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	SHA256 string `json:"sha256,omitempty"`
+}
+
 // ClusterMigrationStatus is what happened so far. It is what a resumed run goes by.
 // +kubebuilder:validation:MinProperties=1
 type ClusterMigrationStatus struct {
@@ -251,13 +275,16 @@ type ClusterMigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	PlanDigest string `json:"planDigest,omitempty"`
+	// savedEtcd is the newest verified snapshot of the workload cluster's etcd, which people need who cannot go forward past the point of no return.
+	// +optional
+	SavedEtcd *SavedEtcd `json:"savedEtcd,omitempty"`
 	// steps in the order in which they were first tried.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=4096
 	Steps []StepRecord `json:"steps,omitempty"`
-	// conditions: Fenced, Translated, Adopted, Untouched, ControlPlaneJoined, ControlPlaneReplaced.
+	// conditions: Ready, Reconciling, Stalled; Fenced, Translated, Adopted, Untouched, ControlPlaneJoined, ControlPlaneReplaced, WorkersReplaced, Finalized.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
