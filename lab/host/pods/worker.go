@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/host/network"
@@ -31,6 +32,8 @@ const (
 	refreshPeriod = time.Minute
 	// leastGrace is what every container gets between SIGTERM and SIGKILL.
 	leastGrace = 2 * time.Second
+	// timerLag is how late a timer may be.
+	timerLag = 500 * time.Millisecond
 )
 
 // worker runs one pod. Fields below mu are shared; all others belong to the worker's goroutine.
@@ -186,11 +189,25 @@ func (w *worker) wait() {
 		<-w.poke
 		return
 	}
-	timer := w.opts.Clock.NewTimer(w.next.Sub(w.opts.Clock.Now()))
-	defer timer.Stop()
-	select {
-	case <-w.poke:
-	case <-timer.C():
+	until(w.opts.Clock, w.next, w.poke)
+}
+
+// until returns at a time, or when poked. Timers take a duration: when the clock is set forward between the look at it and the start of the timer, by a test or because
+// the machine slept, the timer would be late by as much, so it is made again.
+func until(c clock.Clock, at time.Time, poke <-chan struct{}) {
+	for now := c.Now(); now.Before(at); now = c.Now() {
+		timer := c.NewTimer(at.Sub(now))
+		late := c.Since(now) >= timerLag
+		if !late {
+			select {
+			case <-poke:
+			case <-timer.C():
+			}
+		}
+		timer.Stop()
+		if !late {
+			return
+		}
 	}
 }
 
