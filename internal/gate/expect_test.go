@@ -62,7 +62,7 @@ func TestMistakesInAnExpressionAreFoundBeforeAnythingIsAsked(t *testing.T) {
 	}
 }
 
-func TestALongAnswerShutsTheGate(t *testing.T) {
+func TestALongAnswerShutsTheGateThatHasToReadIt(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, err := w.Write([]byte(`"` + strings.Repeat("x", mostBody) + `"`))
@@ -72,9 +72,13 @@ func TestALongAnswerShutsTheGate(t *testing.T) {
 	expect, err := ParseExpectation("body.size() > 0")
 	require.NoError(t, err)
 	a := &Asker{Client: Client(server.Client().Transport)}
-	refused := a.Ask(t.Context(), []Gate{{Before: []string{Node}, URL: server.URL, Status: http.StatusOK, Timeout: time.Minute, Expect: expect}}, Node)
+	g := Gate{Before: []string{Node}, URL: server.URL, Status: http.StatusOK, Timeout: time.Minute, Expect: expect}
+	refused := a.Ask(t.Context(), []Gate{g}, Node)
 	require.NotNil(t, refused)
 	assert.Contains(t, refused.Why, "answers with more than 1048576 bytes")
+
+	g.Expect = Expectation{}
+	assert.Nil(t, a.Ask(t.Context(), []Gate{g}, Node), "nobody wants to know what it says")
 }
 
 // FuzzExpectation reads arbitrary expressions and answers.
