@@ -55,7 +55,7 @@ type Options struct {
 	Replaced int
 	// Door is asked before everything that a window may hold back; nil lets everything begin.
 	Door func(now time.Time, start Start) *Wait
-	// Opening tells which window a phase would begin in, for the log; nil where no windows are.
+	// Opening tells which window a phase would begin in: the log names it, and PerWindow counts in it. Nil where no windows are.
 	Opening func(now time.Time, phase string) *Opening
 	// EachStep asks the door before every step of a phase in which a cluster can rest between steps, and not only when the phase begins.
 	EachStep bool
@@ -136,7 +136,7 @@ type Engine struct {
 	told    []agreement
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
-	// replaced counts the workers that this run has replaced.
+	// replaced counts the workers that this run has replaced, with those of [Options.Replaced].
 	replaced int
 	// unnoted is why something could not be written into the log.
 	unnoted error

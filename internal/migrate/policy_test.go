@@ -30,6 +30,12 @@ func (w *world) status(t *testing.T) *migrationv1alpha1.ClusterMigration {
 	return object
 }
 
+// pause is what a person does with migrate pause.
+func (w *world) pause(t *testing.T, reason string) error {
+	t.Helper()
+	return SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: reason, Since: metav1.NewTime(w.clk.Now())})
+}
+
 func (w *world) events(t *testing.T, kind history.EventType) []string {
 	t.Helper()
 	events, err := LoadEvents(t.Context(), w.api, "org-acme", "al9qy")
@@ -340,7 +346,7 @@ func TestAPauseThatComesDuringAStepEndsTheRunAfterIt(t *testing.T) {
 	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
 	w.fate = func(step string) fate {
 		if step == "control-plane/drain" {
-			assert.NoError(t, SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "look first", Since: metav1.NewTime(w.clk.Now())}))
+			assert.NoError(t, w.pause(t, "look first"))
 		}
 		return succeeds
 	}
@@ -400,7 +406,7 @@ func TestAFailureKeepsThePauseOfPeople(t *testing.T) {
 	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n  failure: {then: hold-and-notify}\n", "a")
 	w.fate = func(step string) fate {
 		if step == "adopt/nodes" {
-			assert.NoError(t, SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "disk alert", Since: metav1.NewTime(w.clk.Now())}))
+			assert.NoError(t, w.pause(t, "disk alert"))
 			return fails
 		}
 		return succeeds
@@ -486,7 +492,7 @@ func TestToolsThatWaitForAnyObjectSeeHowItStands(t *testing.T) {
 	w.run()
 	assert.Equal(t, "Stalled Failed", stands())
 	failing = ""
-	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), &migrationv1alpha1.Pause{By: "grace@bastet", Reason: "look first", Since: metav1.NewTime(w.clk.Now())}))
+	require.NoError(t, w.pause(t, "look first"))
 	w.run()
 	assert.Empty(t, stands(), "it waits for people")
 	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), nil))

@@ -213,10 +213,9 @@ func TestABootstrapThatFailedIsSeen(t *testing.T) {
 	}
 }
 
-// TestAMachineThatGaveUpGetsNoVote, and nobody waits for its API server: its etcd is connected all the same, and would be half of a majority.
-func TestAMachineThatGaveUpGetsNoVote(t *testing.T) {
-	t.Parallel()
-	c := with(t, `
+// firstNew are the first new control plane's Machine and its KVMMachine with a status.
+func firstNew(status string) []string {
+	return []string{`
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Machine
 metadata: {namespace: org-acme, name: al9qy-cp-x, labels: {cluster.x-k8s.io/cluster-name: al9qy, cluster.x-k8s.io/control-plane: ""}}
@@ -225,10 +224,14 @@ spec: {infrastructureRef: {name: al9qy-cp-x}}
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: KVMMachine
 metadata: {namespace: org-acme, name: al9qy-cp-x}
-status:
-  conditions:
-    - {type: `+infrav1.BootstrapExecSucceededCondition+`, status: "False", reason: BootstrapFailed, message: nobody promoted it, lastTransitionTime: "2026-01-01T00:00:00Z"}
-`)
+status: {` + status + `}
+`}
+}
+
+// TestAMachineThatGaveUpGetsNoVote, and nobody waits for its API server: its etcd is connected all the same, and would be half of a majority.
+func TestAMachineThatGaveUpGetsNoVote(t *testing.T) {
+	t.Parallel()
+	c := with(t, firstNew(`conditions: [{type: `+infrav1.BootstrapExecSucceededCondition+`, status: "False", reason: BootstrapFailed, message: nobody promoted it, lastTransitionTime: "2026-01-01T00:00:00Z"}]`)...)
 	c.Workload = c.Management
 	for name, step := range map[string]func(context.Context) error{"join": c.Join, "promote": c.Promote, "server": c.AwaitServer} {
 		require.EqualError(t, step(t.Context()), "booting KVMMachine/al9qy-cp-x: nobody promoted it", name)
@@ -288,24 +291,11 @@ func TestATokenThatIsNotAcceptedDiffers(t *testing.T) {
 // TestARestorationNamesTheNewMachine, and a file's name does no harm in a shell.
 func TestARestorationNamesTheNewMachine(t *testing.T) {
 	t.Parallel()
-	objects := func(status string) []string {
-		return []string{`
-apiVersion: cluster.x-k8s.io/v1beta2
-kind: Machine
-metadata: {namespace: org-acme, name: al9qy-cp-x, labels: {cluster.x-k8s.io/cluster-name: al9qy, cluster.x-k8s.io/control-plane: ""}}
-spec: {infrastructureRef: {name: al9qy-cp-x}}
-`, `
-apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
-kind: KVMMachine
-metadata: {namespace: org-acme, name: al9qy-cp-x}
-status: {` + status + `}
-`}
-	}
-	command, err := with(t, objects("addresses: [{type: InternalIP, address: 10.1.2.3}]")...).Restoration(t.Context(), "/backup/it's here.db")
+	command, err := with(t, firstNew("addresses: [{type: InternalIP, address: 10.1.2.3}]")...).Restoration(t.Context(), "/backup/it's here.db")
 	require.NoError(t, err)
 	assert.Equal(t, `etcdutl snapshot restore '/backup/it'\''s here.db' --name al9qy-cp-x --initial-cluster al9qy-cp-x=https://10.1.2.3:2380 `+
 		`--initial-advertise-peer-urls https://10.1.2.3:2380 --data-dir /var/lib/etcd-restored`, command)
-	_, err = with(t, objects("")...).Restoration(t.Context(), "x")
+	_, err = with(t, firstNew("")...).Restoration(t.Context(), "x")
 	require.ErrorContains(t, err, "KVMMachine org-acme/al9qy-cp-x has no address")
 	_, err = with(t).Restoration(t.Context(), "x")
 	require.ErrorIs(t, err, ErrNotAlone)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -123,8 +124,7 @@ func (c *Roller) stillGrown(ctx context.Context, w worker) error {
 		return nil // Its replacement comes when it is gone.
 	}
 	if err := c.awaitGrown(ctx, w); err != nil {
-		name := w.Pod.Object.Name
-		return fmt.Errorf("looking at the replacement of worker %s after the drain: %w; the old node stays, and kubectl uncordon %s lets pods come to it again", w.ID, err, name)
+		return &drain.CordonedError{Node: w.Pod.Object.Name, Err: fmt.Errorf("looking at the replacement of worker %s after the drain: %w; the old node stays", w.ID, err)}
 	}
 	return nil
 }

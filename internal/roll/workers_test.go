@@ -2,6 +2,7 @@ package roll
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -110,7 +112,10 @@ spec: {adopted: {podRef: {uid: p}}}
 			continue
 		}
 		require.ErrorContains(t, err, "looking at the replacement of worker a1 after the drain: waiting for Machine/new to be ready: the VM is off")
-		require.ErrorContains(t, err, "the old node stays, and kubectl uncordon worker-a1 lets pods come to it again")
+		require.ErrorContains(t, err, "the old node stays; node worker-a1 stays cordoned until somebody says: kubectl uncordon worker-a1")
+		left, cordoned := errors.AsType[*drain.CordonedError](err)
+		require.True(t, cordoned, "an interruption has to tell it as well")
+		assert.Equal(t, "worker-a1", left.Node)
 		assert.NotNil(t, old)
 	}
 }
