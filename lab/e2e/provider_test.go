@@ -155,6 +155,11 @@ func (w *world) machineProblem(ctx context.Context, selector string) error {
 	if err != nil {
 		return err
 	}
+	return problemOf(machines)
+}
+
+// problemOf says what KVMMachines still wait for, and wraps errHopeless when it will never come.
+func problemOf(machines []unstructured.Unstructured) error {
 	if len(machines) == 0 {
 		return errors.New("no machine is there yet")
 	}

@@ -55,8 +55,12 @@ func (w *world) controlPlaneRolls(ctx context.Context) {
 	w.etcdCertificate(ctx)
 	etcd, failed := &observer{}, []string{}
 	w.eventually(ctx, 2*long, "the control plane is one new machine", func(ctx context.Context) error {
-		problem := w.machineProblem(ctx, "cluster.x-k8s.io/control-plane")
-		switch name := w.failedBootstrap(ctx, before[0]); {
+		machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "cluster.x-k8s.io/control-plane")
+		if err != nil {
+			return err
+		}
+		problem := problemOf(machines)
+		switch name := failedBootstrap(machines, before[0]); {
 		case name != "" && len(failed) == mostFailures:
 			return errors.Join(errHopeless, problem)
 		case name != "":
@@ -90,11 +94,7 @@ func (w *world) controlPlaneRolls(ctx context.Context) {
 const mostFailures = 2
 
 // failedBootstrap is the machine, if any, on which kubeadm gave up and that is not being deleted yet.
-func (w *world) failedBootstrap(ctx context.Context, but string) string {
-	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "cluster.x-k8s.io/control-plane")
-	if err != nil {
-		return ""
-	}
+func failedBootstrap(machines []unstructured.Unstructured, but string) string {
 	for i := range machines {
 		_, detail := condition(&machines[i], "BootstrapExecSucceeded")
 		if machines[i].GetName() != but && machines[i].GetDeletionTimestamp() == nil && strings.HasPrefix(detail, bootstrapFailed) {
