@@ -115,6 +115,7 @@ func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) 
 		if door != nil {
 			r.Groups[i].Door = door
 		}
+		r.Groups[i].PerRun = f.books[i].Spec.Workers.PerRun
 	}
 	if len(problems) == 0 {
 		return r, nil

@@ -24,6 +24,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -49,8 +50,8 @@ as the fleet allows and as windows are open. A wave begins when every cluster of
 What a cluster has reached is read from its ClusterMigration: a run that ended, for whatever reason, goes on with the same command, on any machine. A cluster that fails is not tried
 again by the same run. When the same goes wrong twice, or as often as the fleet says, the fleet is held: nothing begins any more, in no run, until somebody ends the hold with --release.
 
-Outside of windows the run ends with exit code 4, or with --wait stays until the next one; meanwhile it asks nobody anything, and hears of approvals, of pauses that end and of
-holds by watching. The first Ctrl-C keeps clusters from beginning and ends those at work after the step they are at; the second one ends them at once.
+Outside of windows, and where nothing but an approval is missing, the run ends with exit code 4. With --wait it stays until the next window, or until somebody has approved; meanwhile it
+asks nobody anything, and hears of approvals, of pauses that end and of holds by watching. It leaves all the same where the loss of one machine would stop writes, so that somebody knows. The first Ctrl-C keeps clusters from beginning and ends those at work after the step they are at; the second one ends them at once.
 
 Exit code 0 means that every wave is done, 3 that checks are in the way of what is left, or that somebody else works through the fleet, 4 that something can begin later or waits for an
 approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is held.`,
@@ -66,7 +67,7 @@ approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is
 	addFleetFlag(cmd, &o.file)
 	flags := cmd.Flags()
 	flags.StringVar(&o.release, "release", "", "end a hold, for this reason, and have clusters tried again that failed or were taken back")
-	flags.BoolVar(&o.run.wait, "wait", false, "stay until the next cluster may begin, instead of ending with exit code 4")
+	flags.BoolVar(&o.run.wait, "wait", false, "stay until the next cluster may begin, its approval included, instead of ending with exit code 4")
 	flags.BoolVar(&o.run.yes, "yes", false, "do not ask; needed where nobody can answer")
 	flags.StringArrayVar(&o.run.approve, "approve", nil, "what somebody agreed to, for every cluster of the fleet, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	flags.StringVar(&o.run.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change, with {cluster} for the cluster's id (default: CLUSTER-etcd-RUN.db)")
@@ -77,6 +78,7 @@ approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is
 	flags.Int64Var(&o.run.surge, "surge", 1, "how many new workers of a cluster may come at once; old ones still go one after the other")
 	flags.DurationVar(&o.run.soak, "soak", defaultSoak, "how long a cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	flags.VarP(&o.reports, "run-report", "", "format and file for the report of every cluster's run, with {cluster} in its name; repeatable")
+	addMetricsFlag(flags, &o.run.metricsAddress)
 	o.run.source.addStorageTo(cmd)
 	o.run.examine.addTo(cmd)
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindFleetReport))
@@ -124,6 +126,7 @@ type fleetWork struct {
 	change  *kube.Changing
 	lock    *migrate.Lock
 	book    *fleet.Book
+	metrics *observe.Process
 }
 
 // fleetRun does the work of fleet run:
@@ -149,6 +152,9 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 		}
 	}
 	w := &fleetWork{session: s, o: o, reports: reports, file: f}
+	if w.metrics, err = s.serveMetrics(ctx, o.run.metricsAddress); err != nil {
+		return err
+	}
 	if w.place, err = s.open(ctx, sourceFlags{storage: o.run.source.storage}, false); err != nil {
 		return err
 	}
@@ -245,6 +251,15 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 			}
 			return w.saveRecord(ctx, w.change.Client, w.file, record)
 		},
+	}
+	if w.metrics != nil {
+		worker.Stand = func(states map[fleet.State]int) {
+			counts := map[string]int{}
+			for state, n := range states {
+				counts[string(state)] = n
+			}
+			w.metrics.Fleet(w.file.Metadata.Name, counts)
+		}
 	}
 	ending, runs, err := worker.Work(ctx)
 	stop()
@@ -344,6 +359,7 @@ func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sig
 	})
 	if ctx.Err() == nil && err != nil {
 		w.log.WithField("err", err).Warn("ClusterMigrations cannot be watched; approvals are seen by the next run")
+		send(ctx, sights, fleet.Sight{Blind: true})
 	}
 }
 
@@ -440,6 +456,9 @@ func (w *fleetWork) member(id string) *session {
 func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, error) {
 	o := w.o.run
 	o.until, o.yes, o.wait = start.Until, true, false
+	if w.metrics != nil {
+		o.metrics = w.metrics.Cluster(start.Cluster)
+	}
 	o.examine.bookFiles = w.file.files[start.Group]
 	err := w.obey(&o, w.file.books[start.Group])
 	if err != nil {

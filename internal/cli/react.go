@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
@@ -137,8 +139,12 @@ func (s *session) environ() []string {
 	return slices.DeleteFunc(slices.Clone(s.app.Environ), func(variable string) bool { return strings.HasPrefix(variable, "VAULT_TOKEN=") })
 }
 
+func addMetricsFlag(flags *pflag.FlagSet, address *string) {
+	flags.StringVar(address, "metrics-address", "", "serve Prometheus metrics of the run here, for example 127.0.0.1:9090 (default: they are not)")
+}
+
 // serveMetrics answers scrapes until the program ends; nil when nobody asked for it.
-func (s *session) serveMetrics(ctx context.Context, address, id string) (*observe.Metrics, error) {
+func (s *session) serveMetrics(ctx context.Context, address string) (*observe.Process, error) {
 	if address == "" {
 		return nil, nil //nolint:nilnil // no metrics are an ordinary answer
 	}
@@ -146,7 +152,7 @@ func (s *session) serveMetrics(ctx context.Context, address, id string) (*observ
 	if err != nil {
 		return nil, usage("--metrics-address 127.0.0.1:0", "--metrics-address: %s", err)
 	}
-	metrics := observe.New(id)
+	metrics := observe.New()
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", metrics.Handler())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}

@@ -210,12 +210,12 @@ func TestMetricsAreServed(t *testing.T) {
 	var complaints strings.Builder
 	s, _ := newSession(App{Err: &complaints})
 	t.Cleanup(s.end)
-	none, err := s.serveMetrics(t.Context(), "", "al9qy")
+	none, err := s.serveMetrics(t.Context(), "")
 	require.NoError(t, err)
 	assert.Nil(t, none)
-	metrics, err := s.serveMetrics(t.Context(), "127.0.0.1:0", "al9qy")
+	metrics, err := s.serveMetrics(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	metrics.Event(history.Event{Type: history.StepStarted, Phase: "adopt", Step: "adopt/nodes"})
+	metrics.Cluster("al9qy").Event(history.Event{Type: history.StepStarted, Phase: "adopt", Step: "adopt/nodes"})
 	at := regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`).FindString(complaints.String())
 	require.NotEmpty(t, at, complaints.String())
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
@@ -226,7 +226,7 @@ func TestMetricsAreServed(t *testing.T) {
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `migrate_step{cluster="al9qy",step="adopt/nodes"} 1`)
-	_, err = s.serveMetrics(t.Context(), "256.0.0.1:x", "al9qy")
+	_, err = s.serveMetrics(t.Context(), "256.0.0.1:x")
 	require.Error(t, err)
 }
 

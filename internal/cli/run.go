@@ -190,7 +190,7 @@ func (s *session) addEngineFlags(cmd *cobra.Command, o *runOptions) {
 	flags.DurationVar(&o.lease, "lock-duration", defaultLease, "how long the run lock outlives a run that was killed")
 	flags.DurationVar(&o.patience, "patience", defaultPatience, "how long one step waits for controllers")
 	o.probe.addTo(flags)
-	flags.StringVar(&o.metricsAddress, "metrics-address", "", "serve Prometheus metrics of the run here, for example 127.0.0.1:9090 (default: they are not)")
+	addMetricsFlag(flags, &o.metricsAddress)
 	flags.StringVar(&o.events, "events-file", "", "append the event log to this file, a JSON object per line")
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindRunReport))
 	o.view.addTo(cmd, false)
@@ -268,8 +268,12 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
 		return err
 	}
-	if o.metrics, err = s.serveMetrics(ctx, o.metricsAddress, id); err != nil {
+	metrics, err := s.serveMetrics(ctx, o.metricsAddress)
+	if err != nil {
 		return err
+	}
+	if metrics != nil {
+		o.metrics = metrics.Cluster(id)
 	}
 	return s.turns(ctx, o, outs, id)
 }

@@ -162,12 +162,14 @@ type Book struct {
 	// Began is when this run of the fleet did: what went wrong before may be tried again.
 	Began    time.Time
 	progress map[string]*Progress
+	// missed are the last looks at clusters while this run works on them.
+	missed map[string]Progress
 }
 
 // NewBook begins with what is known of the clusters; of which nothing is known have not begun. Failures that nobody noted, because the run that should have was killed,
 // are noted in the record.
 func NewBook(roster *Roster, record *Record, began time.Time, known map[string]Progress) *Book {
-	b := &Book{Roster: roster, Record: record, Began: began, progress: map[string]*Progress{}}
+	b := &Book{Roster: roster, Record: record, Began: began, progress: map[string]*Progress{}, missed: map[string]Progress{}}
 	for _, id := range roster.Clusters() {
 		p := known[id]
 		p.Standing = cmp.Or(p.Standing, Ready)
@@ -197,6 +199,7 @@ func (b *Book) Progress(id string) Progress {
 func (b *Book) Begin(id string) {
 	p := b.progress[id]
 	p.Standing, p.NotBefore, p.Gate, p.Message, p.At = Running, time.Time{}, "", "", time.Time{}
+	delete(b.missed, id)
 }
 
 // pause lies between two runs of a cluster of which the first one did nothing and did not say why.
@@ -211,6 +214,9 @@ func (b *Book) End(id string, now time.Time, o Outcome) bool {
 	}
 	p.Standing, p.NotBefore, p.Gate, p.Message, p.Exposed = cmp.Or(o.Standing, Ready), o.NotBefore, o.Gate, o.Message, o.Exposed
 	p.At, p.Run = now, cmp.Or(o.Run, p.Run)
+	if b.metMeanwhile(id, p) {
+		p.Standing, p.Gate, p.Message = Ready, "", ""
+	}
 	if p.Standing == Ready && p.NotBefore.IsZero() && p.sameAs(&before) {
 		p.NotBefore = now.Add(pause) // Or what ends at once without a reason would begin again at once, for ever.
 	}
@@ -220,14 +226,31 @@ func (b *Book) End(id string, now time.Time, o Outcome) bool {
 	return b.Record.Note(Failure{Cluster: id, Run: o.Run, At: now, Classes: o.Classes, Message: o.Message}, b.Roster.Fleet.Spec.Hold.SameFailure)
 }
 
+// metMeanwhile tells that people did what a cluster waits for while its run was ending: nobody hears of it a second time. One look too many does no harm, the run asks again.
+func (b *Book) metMeanwhile(id string, p *Progress) bool {
+	missed := b.missed[id]
+	switch p.Standing {
+	case Gated:
+		return slices.Contains(p.Approved, p.Gate) || slices.Contains(missed.Approved, p.Gate)
+	case Paused:
+		return missed.Standing == Ready
+	case Ready, Running, Elsewhere, Enough, Failed, Blocked, TakenBack:
+	}
+	return false
+}
+
 // See takes in where a cluster stands as the management cluster tells it; true tells that the record has changed. What this run works on is its own business, and what
 // only its last run knows is kept until the cluster moves, or the approval is there that it waits for.
 func (b *Book) See(id string, p Progress) bool {
 	have := b.progress[id]
-	if have == nil || have.Standing == Running {
+	if have == nil {
 		return false
 	}
 	p.Standing = cmp.Or(p.Standing, Ready)
+	if have.Standing == Running {
+		b.missed[id] = p
+		return false
+	}
 	if p.Standing == Elsewhere && p.Run != "" && p.Run == have.Run {
 		return false // A look from before the end of a run that has ended, or is known.
 	}
@@ -285,6 +308,19 @@ type deciding struct {
 	// total, by and open count clusters that are worked on, by organization, and those of the current wave that are begun and not done.
 	total, open int
 	by          map[string]int
+}
+
+// unapproved are the clusters that wait for nothing but an approval, and can rest while they do: where the loss of a machine stops writes somebody has to know, and exit codes
+// tell.
+func (b *Book) unapproved(d Decision) []string {
+	var out []string
+	for id, w := range d.Waits {
+		if p := b.progress[id]; w.Cause == ByPeople && p.Standing == Gated && !p.Exposed {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Decide says what may happen now:

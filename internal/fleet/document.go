@@ -267,6 +267,30 @@ func (b *Book) describe(group *Group, m Member, waits map[string]Waiting) Report
 	return c
 }
 
+// states counts the clusters in every state; one is done when it has reached the goal of the last wave that it belongs to.
+func (b *Book) states(d Decision) map[State]int {
+	out := map[State]int{}
+	for _, state := range States() {
+		out[state] = 0
+	}
+	goals := map[string]int{}
+	for i := range b.Roster.Groups {
+		for _, m := range b.Roster.Groups[i].Members {
+			goals[m.ID] = max(goals[m.ID], b.Roster.Groups[i].Goal)
+		}
+	}
+	for id, goal := range goals {
+		p := b.progress[id]
+		if n, _ := p.reached(); n >= goal {
+			out[StateDone]++
+			continue
+		}
+		_, waiting := d.Waits[id]
+		out[p.state(waiting)]++
+	}
+	return out
+}
+
 // state says for people where a cluster stands that has not reached its goal.
 func (p *Progress) state(waits bool) State {
 	switch p.Standing {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
 )
 
 // Candidate is a cluster that waves may select.
@@ -18,6 +19,8 @@ type Candidate struct {
 // Door answers whether something may begin at an instant; nil without an error means that it may.
 type Door interface {
 	Ask(now time.Time, start playbook.Start) (*playbook.Closed, error)
+	// Current is the window that is open for a phase, if any is, and otherwise the next one.
+	Current(now time.Time, phase string) (w window.Window, open bool, err error)
 }
 
 // Member is a cluster of a wave.
@@ -34,6 +37,8 @@ type Group struct {
 	Members []Member
 	// Door is that of the wave's playbook; nil when nothing waits for a window.
 	Door Door
+	// PerRun is how many workers of a cluster are replaced in one window, or by one run where there are no windows; zero for all.
+	PerRun int
 	// Goal is how many phases are done when the wave is.
 	Goal int
 }

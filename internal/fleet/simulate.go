@@ -36,6 +36,8 @@ type Simulation struct {
 	// Shapes are the clusters; Rests those of each wave.
 	Shapes map[string]Shape
 	Rests  []Rests
+	// Between lies between two runs of a cluster that replace as many workers as one run does, where no window says when the next one begins; zero leaves that to people.
+	Between time.Duration
 	// Trouble says how a stretch ends that does not end well; nil for all of them do.
 	Trouble func(cluster string, s Stretch) *Outcome
 	// Watch sees every stretch when it begins; resumed tells that it was begun before. It may be nil.
@@ -53,13 +55,15 @@ type Simulation struct {
 type world struct {
 	Progress
 
-	// last is when the last worker was replaced.
-	last time.Time
+	// last is when the last worker was replaced, started when the replacement of each began that this simulation has seen.
+	last    time.Time
+	started []time.Time
 }
 
 // runner is the run of one cluster.
 type runner struct {
 	start Start
+	began time.Time
 	runs  Stretch
 }
 
@@ -111,7 +115,7 @@ func (s *Simulation) Run(from, until time.Time) (time.Time, error) {
 		}
 		for _, start := range d.Start {
 			s.Book.Begin(start.Cluster)
-			s.running[start.Cluster] = &runner{start: start}
+			s.running[start.Cluster] = &runner{start: start, began: s.now}
 			if err := s.advance(start.Cluster); err != nil {
 				return s.now, err
 			}
@@ -193,6 +197,9 @@ func (s *Simulation) advance(id string) error {
 		s.Watch(id, r.start.Group, next, w.Half)
 	}
 	next.To = s.now.Add(s.takes(id, next))
+	if next.Worker > 0 && !w.Half {
+		w.started = append(w.started, s.now)
+	}
 	r.runs = next
 	w.Begun, w.Half = true, next.Phase == plan.PhaseControlPlane || next.Worker > 0
 	heap.Push(&s.events, event{at: next.To, cluster: id})
@@ -208,6 +215,9 @@ func (s *Simulation) mayBegin(id string, next Stretch) (*Outcome, error) {
 	}
 	if w.Half {
 		return nil, nil //nolint:nilnil // what was begun is brought to its end
+	}
+	if o, err := s.enough(id, next); o != nil || err != nil {
+		return o, err
 	}
 	if wait := s.rest(at, w, next); s.now.Before(wait) {
 		return &Outcome{Standing: Ready, NotBefore: wait, Message: "the cluster runs undisturbed until then"}, nil
@@ -225,6 +235,38 @@ func (s *Simulation) mayBegin(id string, next Stretch) (*Outcome, error) {
 		return &Outcome{Standing: Enough, Message: closed.Why}, nil
 	}
 	return &Outcome{Standing: Ready, NotBefore: closed.Until, Message: closed.Why}, nil
+}
+
+// enough says that the run of a cluster, or all of this window, have replaced as many workers as the wave's playbook lets them.
+func (s *Simulation) enough(id string, next Stretch) (*Outcome, error) {
+	r, w := s.running[id], s.worlds[id]
+	group := &s.Book.Roster.Groups[r.start.Group]
+	if group.PerRun == 0 || next.Worker == 0 {
+		return nil, nil //nolint:nilnil // nothing is limited
+	}
+	since, again := r.began, time.Time{}
+	if s.Between > 0 {
+		again = s.now.Add(s.Between)
+	}
+	if group.Door != nil {
+		current, open, err := group.Door.Current(s.now, next.Phase)
+		if err == nil && open {
+			since = current.Start
+			current, _, err = group.Door.Current(current.End, next.Phase) // No window contains its own end, so this is the one after it.
+			again = current.Start
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the windows of wave %s: %w", group.Name, err)
+		}
+	}
+	if n := len(w.started); n < group.PerRun || w.started[n-group.PerRun].Before(since) {
+		return nil, nil //nolint:nilnil // another one may go
+	}
+	message := fmt.Sprintf("%d workers were replaced, as many as may be at a time", group.PerRun)
+	if again.IsZero() {
+		return &Outcome{Standing: Enough, Message: message}, nil
+	}
+	return &Outcome{Standing: Ready, NotBefore: again, Message: message}, nil
 }
 
 // rest is until when a cluster runs undisturbed before a stretch.
@@ -300,6 +342,9 @@ func (w *world) copied() *Progress {
 	return &p
 }
 
+// aDay lies between two runs of a cluster in forecasts, as in the plan of one cluster.
+const aDay = 24 * time.Hour
+
 // Forecast says when each cluster is worked on if everything goes well, from a time on, over at most two years.
 func Forecast(roster *Roster, known map[string]Progress, shapes map[string]Shape, rests []Rests, from time.Time) (map[string][]Stretch, error) {
 	out := map[string][]Stretch{}
@@ -308,7 +353,7 @@ func Forecast(roster *Roster, known map[string]Progress, shapes map[string]Shape
 		p.Standing, p.Gate, p.NotBefore = Ready, "", time.Time{}
 		hopeful[id] = p
 	}
-	s := &Simulation{Book: NewBook(roster, &Record{}, from, hopeful), Shapes: shapes, Rests: rests}
+	s := &Simulation{Book: NewBook(roster, &Record{}, from, hopeful), Shapes: shapes, Rests: rests, Between: aDay}
 	s.Watch = func(id string, _ int, next Stretch, _ bool) {
 		next.To = next.From.Add(s.takes(id, next))
 		out[id] = append(out[id], next)

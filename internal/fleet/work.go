@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -15,6 +16,8 @@ type Sight struct {
 	Clusters map[string]Progress
 	// Record is the fleet's record as somebody else wrote it; nil when it was not read.
 	Record *Record
+	// Blind tells that no change of clusters is seen any more.
+	Blind bool
 }
 
 // Worker works through a fleet: it runs the clusters that may begin, as many at once as may be, and ends when nothing begins any more.
@@ -31,7 +34,9 @@ type Worker struct {
 	Sights <-chan Sight
 	// Tell hears sentences about what happens; it may be nil.
 	Tell func(format string, args ...any)
-	// Wait has the worker stay until the next time comes.
+	// Stand hears how many clusters are in which state, whenever that may have changed; it may be nil.
+	Stand func(states map[State]int)
+	// Wait has the worker stay until the next time comes, or an approval is seen.
 	Wait bool
 
 	ended   chan ended
@@ -39,6 +44,9 @@ type Worker struct {
 	running map[string]int
 	// broken is why the record could not be written: nothing begins any more.
 	broken error
+	// blind tells that approvals would not be seen, asked what people were told last to approve.
+	blind bool
+	asked string
 }
 
 // ended is the end of one cluster's run.
@@ -85,12 +93,15 @@ func (w *Worker) Work(ctx context.Context) (Ending, []ClusterRun, error) {
 				w.begin(ctx, start)
 			}
 		}
+		if w.Stand != nil {
+			w.Stand(w.Book.states(d))
+		}
 		if len(w.running) == 0 {
 			if ending := w.over(ctx, d); ending != "" {
 				return ending, w.runs, w.broken
 			}
 		}
-		w.await(ctx, d.Wake)
+		w.await(ctx, d)
 	}
 }
 
@@ -109,6 +120,8 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		return ""
 	case !d.Wake.IsZero():
 		return Waits
+	case w.Wait && w.Sights != nil && !w.blind && len(w.Book.unapproved(d)) > 0:
+		return ""
 	}
 	worst := Waits
 	for _, p := range w.Book.progress {
@@ -135,16 +148,16 @@ func (w *Worker) begin(ctx context.Context, start Start) {
 func (w *Worker) now() time.Time { return w.Clock.Now().UTC().Truncate(time.Second) }
 
 // await waits until a run ends, something is seen, a time comes or, while nothing has been told to stop, somebody presses Ctrl-C.
-func (w *Worker) await(ctx context.Context, wake time.Time) {
+func (w *Worker) await(ctx context.Context, d Decision) {
 	stop, sights := ctx.Done(), w.Sights
 	var alarm <-chan time.Time
 	if ctx.Err() != nil {
 		stop, sights = nil, nil
-	} else if !wake.IsZero() {
-		if len(w.running) == 0 {
-			w.tell("waiting until %s; Ctrl-C ends the wait, and the same command waits again", wake.UTC().Format(time.RFC3339))
-		}
-		timer := w.Clock.NewTimer(wake.Sub(w.Clock.Now()))
+	} else {
+		w.say(d)
+	}
+	if stop != nil && !d.Wake.IsZero() {
+		timer := w.Clock.NewTimer(d.Wake.Sub(w.Clock.Now()))
 		defer timer.Stop()
 		alarm = timer.C()
 	}
@@ -162,6 +175,22 @@ func (w *Worker) await(ctx context.Context, wake time.Time) {
 		if len(w.running) > 0 {
 			w.tell("no cluster begins any more; %d end after the step they are at", len(w.running))
 		}
+	}
+}
+
+// say tells what is waited for: approvals when they become others, a time whenever nothing runs.
+func (w *Worker) say(d Decision) {
+	lines := []string{}
+	for _, id := range w.Book.unapproved(d) {
+		lines = append(lines, fmt.Sprintf("migrate approve %s %s", id, w.Book.progress[id].Gate))
+	}
+	if asked := strings.Join(lines, "; "); asked != w.asked {
+		if w.asked = asked; asked != "" {
+			w.tell("waiting until somebody says: %s", asked)
+		}
+	}
+	if len(w.running) == 0 && !d.Wake.IsZero() {
+		w.tell("waiting until %s; Ctrl-C ends the wait, and the same command waits again", d.Wake.UTC().Format(time.RFC3339))
 	}
 }
 
@@ -185,6 +214,7 @@ func (w *Worker) end(ctx context.Context, e ended) {
 // see takes in what others did.
 func (w *Worker) see(ctx context.Context, s Sight) {
 	held := w.Book.Record.Hold != nil
+	w.blind = w.blind || s.Blind
 	if s.Record != nil {
 		w.Book.Record.Merge(s.Record)
 	}

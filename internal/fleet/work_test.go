@@ -3,7 +3,9 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -89,7 +91,10 @@ func adopted(now time.Time) Outcome {
 func TestAFleetIsWorkedThroughOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
-	out := work(t.Context(), workerOf(t, s, clk, oneWave))
+	w := workerOf(t, s, clk, oneWave)
+	var stands []map[State]int
+	w.Stand = func(states map[State]int) { stands = append(stands, states) }
+	out := work(t.Context(), w)
 	for _, id := range []string{"a", "b", "c"} {
 		require.Equal(t, id, <-s.begun)
 		s.end(id) <- adopted(clk.Now())
@@ -101,6 +106,9 @@ func TestAFleetIsWorkedThroughOneAfterTheOther(t *testing.T) {
 	require.Len(t, end.runs, 3)
 	assert.Equal(t, "ok", end.runs[2].Outcome)
 	assert.Empty(t, s.kept, "nothing to keep when nothing goes wrong")
+	require.Len(t, stands, 4)
+	assert.Equal(t, []int{1, 2, 0}, []int{stands[0][StateRunning], stands[0][StateWaiting], stands[0][StateDone]})
+	assert.Equal(t, []int{0, 0, 3}, []int{stands[3][StateRunning], stands[3][StateWaiting], stands[3][StateDone]})
 }
 
 func TestTheSecondFailureHoldsAndIsKept(t *testing.T) {
@@ -274,4 +282,127 @@ func TestAPlanTellsWavesAndNights(t *testing.T) {
 	assert.Equal(t, "2026-11-22T21:00:00Z", p.Nights[0].Start.Format(time.RFC3339))
 	require.NotNil(t, p.Finish)
 	assert.Equal(t, *a.Ends, *p.Finish)
+}
+
+// approvals is a fleet of one cluster that waits for an approval with --wait, and what it sees.
+func approvals(t *testing.T, s *stage) (*Worker, chan Sight) {
+	t.Helper()
+	w := workerOf(t, s, clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n")
+	sights := make(chan Sight)
+	w.Wait, w.Sights = true, sights
+	return w, sights
+}
+
+func gated(now time.Time) Outcome {
+	return Outcome{Progress: &Progress{Standing: Ready, Done: done(1, now)}, Standing: Gated, Gate: "workers"}
+}
+
+func TestWaitingStaysUntilSomebodyApproves(t *testing.T) {
+	t.Parallel()
+	s := newStage()
+	w, sights := approvals(t, s)
+	told := make(chan string, 100)
+	w.Tell = func(format string, args ...any) { told <- fmt.Sprintf(format, args...) }
+	out := work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- gated(w.Clock.Now())
+	for !strings.Contains(<-told, "waiting until somebody says: migrate approve a workers") {
+	}
+	sights <- Sight{Clusters: map[string]Progress{"a": {Standing: Ready, Done: done(1, w.Clock.Now()), Approved: []string{"finalize"}}}}
+	sights <- Sight{Clusters: map[string]Progress{"a": {Standing: Ready, Done: done(1, w.Clock.Now()), Approved: []string{"workers"}}}}
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- adopted(w.Clock.Now())
+	assert.Equal(t, Done, (<-out).how)
+	close(told)
+	for line := range told {
+		assert.NotContains(t, line, "migrate approve", "it is said once")
+	}
+}
+
+func TestWaitingLeavesWhenAnApprovalWouldNotBeSeen(t *testing.T) {
+	t.Parallel()
+	s := newStage()
+	w, sights := approvals(t, s)
+	out := work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- gated(w.Clock.Now())
+	sights <- Sight{Blind: true}
+	assert.Equal(t, Waits, (<-out).how)
+}
+
+func TestWaitingLeavesAClusterThatMayNotRest(t *testing.T) {
+	t.Parallel()
+	s := newStage()
+	w, _ := approvals(t, s)
+	out := work(t.Context(), w)
+	<-s.begun
+	o := gated(w.Clock.Now())
+	o.Exposed = true
+	s.end("a") <- o
+	assert.Equal(t, Waits, (<-out).how, "somebody has to know")
+}
+
+// TestWhatPeopleDoWhileARunEndsIsNotLost, since a watch tells it once.
+func TestWhatPeopleDoWhileARunEndsIsNotLost(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	for name, test := range map[string]struct {
+		seen    Progress
+		outcome Outcome
+		want    Standing
+	}{
+		"approved":         {Progress{Standing: Ready, Approved: []string{"workers"}}, gated(now), Ready},
+		"approved before":  {Progress{}, Outcome{Progress: &Progress{Approved: []string{"workers"}}, Standing: Gated, Gate: "workers"}, Ready},
+		"another approval": {Progress{Standing: Ready, Approved: []string{"finalize"}}, gated(now), Gated},
+		"nothing":          {Progress{Standing: Elsewhere}, gated(now), Gated},
+		"unpaused":         {Progress{Standing: Ready}, Outcome{Standing: Paused}, Ready},
+		"paused":           {Progress{Standing: Paused}, Outcome{Standing: Paused}, Paused},
+		"failed":           {Progress{Standing: Ready}, Outcome{Standing: Failed}, Failed},
+	} {
+		b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n", nil)
+		b.See("a", Progress{Approved: []string{"workers"}, Standing: Ready})
+		b.Begin("a")
+		b.See("a", test.seen)
+		b.End("a", now, test.outcome)
+		p := b.Progress("a")
+		assert.Equal(t, test.want, p.Standing, name)
+	}
+
+	// What waits again for what is there does not begin again at once.
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n", nil)
+	for range 2 {
+		b.Begin("a")
+		b.See("a", Progress{Standing: Ready, Approved: []string{"workers"}})
+		b.End("a", now, gated(now))
+	}
+	assert.True(t, b.Progress("a").NotBefore.After(now))
+}
+
+// TestAPlanCountsWorkersByWindow as the engine does: those beyond what a window may replace come in the next one, and without windows a day later.
+func TestAPlanCountsWorkersByWindow(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T11:00:00Z")
+	for text, want := range map[string][]string{
+		nightly + "  workers: {perRun: 2}\n":  {"22T21:00", "22T21:50", "23T21:00", "23T21:50", "24T21:00"},
+		bookHead + "  workers: {perRun: 2}\n": {"22T11:00", "22T11:50", "23T12:40", "23T13:30", "24T14:20"},
+		bookHead + "  workers: {surge: 1}\n":  {"22T11:00", "22T11:50", "22T12:40", "22T13:30", "22T14:20"},
+	} {
+		book := effective(t, text)
+		f := readFleet(t, "  assume: {worker: 50m}\n  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n")
+		r, problems := f.Assign([]Candidate{{ID: "a"}})
+		require.Empty(t, problems)
+		if book.Spec.Windows != nil {
+			r.Groups[0].Door, _ = windows(t, text)
+		}
+		r.Groups[0].PerRun = book.Spec.Workers.PerRun
+		stretches, err := Forecast(r, map[string]Progress{"a": {Done: done(4, now)}}, map[string]Shape{"a": {Workers: 5}}, nil, now)
+		require.NoError(t, err)
+		var begin []string
+		for _, s := range stretches["a"] {
+			if s.Worker > 0 {
+				begin = append(begin, s.From.UTC().Format("02T15:04"))
+			}
+		}
+		assert.Equal(t, want, begin, text)
+	}
 }

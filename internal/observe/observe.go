@@ -12,16 +12,57 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
+// Process are the metrics of all migrations that one process runs. The zero value is of no use.
+type Process struct {
+	registry *prometheus.Registry
+	fleet    *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	clusters map[string]*Metrics
+}
+
+// New makes metrics in a registry of their own.
+func New() *Process {
+	return &Process{registry: prometheus.NewRegistry(), clusters: map[string]*Metrics{}}
+}
+
+// Handler answers scrapes.
+func (p *Process) Handler() http.Handler {
+	return promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})
+}
+
+// Cluster are the metrics of one cluster, which every run of it in this process goes on with.
+func (p *Process) Cluster(id string) *Metrics {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.clusters[id] == nil {
+		p.clusters[id] = newMetrics(p.registry, id)
+	}
+	return p.clusters[id]
+}
+
+// Fleet tells how many clusters of a fleet are in which state.
+func (p *Process) Fleet(name string, states map[string]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fleet == nil {
+		p.fleet = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "migrate_fleet_clusters", Help: "Number of clusters of a fleet, by state.", ConstLabels: prometheus.Labels{"fleet": name}}, []string{"state"})
+		p.registry.MustRegister(p.fleet)
+	}
+	for state, n := range states {
+		p.fleet.WithLabelValues(state).Set(float64(n))
+	}
+}
+
 // Metrics are those of one cluster's migration, as one process runs it. The zero value is of no use.
 type Metrics struct {
-	registry *prometheus.Registry
-	phase    *prometheus.GaugeVec
-	step     *prometheus.GaugeVec
-	seconds  *prometheus.HistogramVec
-	events   *prometheus.CounterVec
-	failed   *prometheus.GaugeVec
-	nodes    *prometheus.GaugeVec
-	writes   *prometheus.Desc
+	phase   *prometheus.GaugeVec
+	step    *prometheus.GaugeVec
+	seconds *prometheus.HistogramVec
+	events  *prometheus.CounterVec
+	failed  *prometheus.GaugeVec
+	nodes   *prometheus.GaugeVec
+	writes  *prometheus.Desc
 
 	mu sync.Mutex
 	// told are the writes that were counted last.
@@ -36,14 +77,13 @@ func buckets() []float64 {
 	return []float64{1, 5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400}
 }
 
-// New makes the metrics of a cluster's migration in a registry of their own.
-func New(cluster string) *Metrics {
+func newMetrics(registry *prometheus.Registry, cluster string) *Metrics {
 	constant := prometheus.Labels{"cluster": cluster}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: constant}, labels)
 	}
 	m := &Metrics{
-		registry: prometheus.NewRegistry(), replaced: map[string]bool{},
+		replaced: map[string]bool{},
 		phase:   gauge("migrate_phase", "1 for the phase that is worked on, or was worked on last.", "phase"),
 		step:    gauge("migrate_step", "1 for the step that is worked on, or was worked on last.", "step"),
 		failed:  gauge("migrate_last_error", "1 for the class of the failure that ended the last run; absent when none did.", "class"),
@@ -52,7 +92,7 @@ func New(cluster string) *Metrics {
 		events:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "migrate_events_total", Help: "Number of events, by type.", ConstLabels: constant}, []string{"type"}),
 		writes:  prometheus.NewDesc("migrate_writes_total", "Number of requests that changed something, by verb.", []string{"verb"}, constant),
 	}
-	m.registry.MustRegister(m.phase, m.step, m.failed, m.nodes, m.seconds, m.events, m)
+	registry.MustRegister(m.phase, m.step, m.failed, m.nodes, m.seconds, m.events, m)
 	return m
 }
 
@@ -119,9 +159,4 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	for verb, n := range told().ByOne {
 		to <- prometheus.MustNewConstMetric(m.writes, prometheus.CounterValue, float64(n), verb)
 	}
-}
-
-// Handler answers scrapes.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }

@@ -17,8 +17,10 @@ import (
 // TestARunIsScraped from its beginning to a failure, and through the next run.
 func TestARunIsScraped(t *testing.T) {
 	t.Parallel()
-	m := New("al9qy")
-	server := httptest.NewServer(m.Handler())
+	process := New()
+	m := process.Cluster("al9qy")
+	assert.Same(t, m, process.Cluster("al9qy"), "the next run of a cluster goes on with them")
+	server := httptest.NewServer(process.Handler())
 	t.Cleanup(server.Close)
 	scrape := func() string {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
@@ -63,7 +65,18 @@ func TestARunIsScraped(t *testing.T) {
 	assert.NotContains(t, got, `step="workers/b"`, "only the one that is worked on")
 	m.Event(history.Event{Type: history.RunResumed})
 	assert.NotContains(t, scrape(), "migrate_last_error{")
-	problems, err := testutil.GatherAndLint(m.registry)
+
+	process.Cluster("fxzz4").Event(history.Event{Type: history.StepStarted, Phase: "adopt", Step: "adopt/nodes"})
+	process.Fleet("anubis", map[string]int{"ready": 2, "done": 0})
+	process.Fleet("anubis", map[string]int{"ready": 1, "done": 1})
+	got = scrape()
+	for _, line := range []string{
+		`migrate_step{cluster="fxzz4",step="adopt/nodes"} 1`, `migrate_step{cluster="al9qy",step="workers/c"} 1`,
+		`migrate_fleet_clusters{fleet="anubis",state="ready"} 1`, `migrate_fleet_clusters{fleet="anubis",state="done"} 1`,
+	} {
+		assert.Contains(t, got, line)
+	}
+	problems, err := testutil.GatherAndLint(process.registry)
 	require.NoError(t, err)
 	assert.Empty(t, problems, strings.TrimSpace("the names are as Prometheus wants them"))
 }

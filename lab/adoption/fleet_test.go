@@ -20,10 +20,16 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
 
-// fleetOf writes a fleet that adopts two clusters, the first one as its canary, and what the runs of both need.
+// fleetOf writes a fleet that adopts two clusters, the first one as its canary.
 func (o *operator) fleetOf(t *testing.T, name string, second *migrationtest.Cluster) string {
 	t.Helper()
-	for _, c := range []*migrationtest.Cluster{o.c, second} {
+	return o.fleetFile(t, name, fmt.Sprintf("{name: both, clusters: {names: [%s, %s]}, canary: %s, until: adopt}", second.ID, o.c.ID, o.c.ID), o.c, second)
+}
+
+// fleetFile writes a fleet of one wave, and what the runs of its clusters need.
+func (o *operator) fleetFile(t *testing.T, name, wave string, clusters ...*migrationtest.Cluster) string {
+	t.Helper()
+	for _, c := range clusters {
 		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".crt"), c.CACert, 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".key"), c.CAKey, 0o600))
 	}
@@ -34,11 +40,8 @@ metadata: {name: %s}
 spec:
   limits: {clusters: 2}
   waves:
-    - name: both
-      clusters: {names: [%s, %s]}
-      canary: %s
-      until: adopt
-`, name, second.ID, o.c.ID, o.c.ID), 0o600))
+    - %s
+`, name, wave), 0o600))
 	return file
 }
 
@@ -82,7 +85,7 @@ func TestAFleetIsAdopted(t *testing.T) {
 	other := newOperator(t, canary, "grace")
 	file = other.fleetOf(t, "of-"+canary.ID, second)
 	_, _, code, said = other.killed(t.Context(), 0, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-		code, out, said := other.fleet(ctx, file, append(more, "--wait")...) // until the lock of the cluster has ended, too
+		code, out, said := other.fleet(ctx, file, append(more, "--wait", "--metrics-address", "127.0.0.1:0")...) // until the lock of the cluster has ended, too
 		if code == cli.CodeOK {
 			var r fleet.Report
 			decodeInto(t, out, &r)
