@@ -20,16 +20,10 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
 
-// fleetOf writes a fleet that adopts two clusters, the first one as its canary.
+// fleetOf writes a fleet that adopts two clusters, the first one as its canary, and what the runs of both need.
 func (o *operator) fleetOf(t *testing.T, name string, second *migrationtest.Cluster) string {
 	t.Helper()
-	return o.fleetFile(t, name, fmt.Sprintf("{name: both, clusters: {names: [%s, %s]}, canary: %s, until: adopt}", second.ID, o.c.ID, o.c.ID), o.c, second)
-}
-
-// fleetFile writes a fleet of one wave, and what the runs of its clusters need.
-func (o *operator) fleetFile(t *testing.T, name, wave string, clusters ...*migrationtest.Cluster) string {
-	t.Helper()
-	for _, c := range clusters {
+	for _, c := range []*migrationtest.Cluster{o.c, second} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".crt"), c.CACert, 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".key"), c.CAKey, 0o600))
 	}
@@ -40,8 +34,11 @@ metadata: {name: %s}
 spec:
   limits: {clusters: 2}
   waves:
-    - %s
-`, name, wave), 0o600))
+    - name: both
+      clusters: {names: [%s, %s]}
+      canary: %s
+      until: adopt
+`, name, second.ID, o.c.ID, o.c.ID), 0o600))
 	return file
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,12 +13,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
@@ -55,8 +52,6 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	until := func(o *operator, more ...string) (cli.Code, string, string) {
 		return o.run(t.Context(), append([]string{"--until", plan.PhaseWorkers, "--etcd-snapshot", filepath.Join(o.dir, "etcd.db")}, more...)...)
 	}
-
-	assertFleetHearsOfApproval(t, x.o, func() { approve(plan.PhaseControlPlane) })
 
 	// One that stays hears of the approval, and then finds too little left of the window.
 	patient := newOperator(t, x.o.c, "mary")
@@ -111,41 +106,6 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	for _, kind := range []history.EventType{history.WindowOpened, history.WindowClosing, history.WindowClosed, history.GateWaiting} {
 		assert.True(t, windows[kind], kind)
 	}
-}
-
-// assertFleetHearsOfApproval has a fleet of one cluster stay until somebody approves, and then find too little left of the window. The approval is gone afterwards.
-func assertFleetHearsOfApproval(t *testing.T, o *operator, approve func()) {
-	t.Helper()
-	alone := newOperator(t, o.c, "valentina")
-	short := alone.book(t, "ends-soon", -time.Hour, 5*time.Minute, "")
-	file := alone.fleetFile(t, "of-one-"+o.c.ID, "{name: one, clusters: {names: ["+o.c.ID+"]}, until: workers, playbooks: ["+short+"]}", o.c)
-	type end struct {
-		code cli.Code
-		said string
-	}
-	ended := make(chan end)
-	go func() {
-		code, _, said := alone.fleet(t.Context(), file, "--wait", "--etcd-snapshot", filepath.Join(alone.dir, "{cluster}.db"))
-		ended <- end{code, said}
-	}()
-	migration := func() *migrationv1alpha1.ClusterMigration {
-		m, err := migrate.Read(t.Context(), reader(t), o.c.Namespace, o.c.ID)
-		require.NoError(t, err)
-		return m
-	}
-	require.Eventually(t, func() bool { return migration().Status.State == migrationv1alpha1.StatePaused }, time.Minute, 50*time.Millisecond)
-	approve()
-	e := <-ended
-	assert.Equal(t, cli.CodeWaiting, e.code, e.said)
-	assert.Contains(t, e.said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
-
-	m := migration()
-	before := m.DeepCopy()
-	m.Spec.Approvals = slices.DeleteFunc(m.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == plan.PhaseControlPlane })
-	require.Len(t, m.Spec.Approvals, len(before.Spec.Approvals)-1)
-	live, err := kube.ForChanges(world.Management.As(t, "editor", "system:masters"), kube.Options{})
-	require.NoError(t, err)
-	require.NoError(t, live.Client.Patch(t.Context(), m, client.MergeFrom(before)))
 }
 
 // watched tells when ClusterMigrations are watched for the first time.

@@ -24,6 +24,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/manager"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/clusterctl"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/etcdtest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/ingress"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
 	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
@@ -100,6 +101,10 @@ func prebuild(ctx context.Context) error {
 	}
 	// Some tests compare with it.
 	if _, err := b.Ensure(ctx, clusterctl.Components()...); err != nil {
+		return err
+	}
+	// One restores from a snapshot as people would, with the program of the legacy version.
+	if _, err := etcdtest.Build(ctx, true, builder.Etcdctl); err != nil {
 		return err
 	}
 	_, _, err = buildFleet(ctx)
