@@ -400,6 +400,9 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	defer s.end()
 	o, outs, err := w.memberOptions(start)
 	var result migrate.Result
+	if err == nil && start.Elsewhere {
+		err = w.stillElsewhere(ctx, start.Cluster)
+	}
 	if err == nil {
 		if err = s.setClock(); err == nil {
 			result, err = s.runPatiently(ctx, o, outs, start.Cluster)
@@ -413,6 +416,17 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	}
 	out.Message = printableText(w.secrets.text(out.Message))
 	return out
+}
+
+// stillElsewhere looks whether somebody else's run goes on: examining the cluster, to be refused by its lock in the end, would cost hundreds of requests each time that lock
+// might have ended.
+func (w *fleetWork) stillElsewhere(ctx context.Context, id string) error {
+	m, err := migrationThat(ctx, w.place.live.Reader, id, func(*migrationv1alpha1.ClusterMigration) bool { return true })
+	if err != nil || m == nil {
+		return err
+	}
+	lock := &migrate.Lock{Client: w.change.Client, Clock: w.app.Clock, Key: migrate.LockKey(m.Namespace, id), Holder: w.lock.Holder, Gone: w.gone}
+	return lock.Look(ctx)
 }
 
 // runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.

@@ -139,6 +139,8 @@ type Start struct {
 	Cluster, Wave, Until string
 	// Group is the wave's position.
 	Group int
+	// Elsewhere tells that somebody else's run works on it, or was killed while it did.
+	Elsewhere bool
 }
 
 // Decision is what may happen now.
@@ -492,7 +494,7 @@ func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting)
 	if fresh {
 		d.open++
 	}
-	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at})
+	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere})
 	return nil
 }
 

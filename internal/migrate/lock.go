@@ -94,13 +94,9 @@ func (l *Lock) Acquire(ctx context.Context) error {
 // ended waits until it is certain that nobody holds the lock, or says who does. Only the holder changes a Lease that is held: the update that
 // follows fails if it did while this waited.
 func (l *Lock) ended(ctx context.Context, lease *coordinationv1.Lease) error {
-	holder, ends := l.held(lease)
-	if holder == "" || holder == l.Holder || l.Gone != nil && l.Gone(holder) {
-		return nil
-	}
-	lasts := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
-	if left := ends.Sub(l.Clock.Now()); left > 0 && left <= lasts {
-		return &HeldError{Holder: holder, Until: ends}
+	holder, lasts, err := l.refuses(lease)
+	if holder == "" || err != nil {
+		return err
 	}
 	// It has ended, unless this clock is ahead of the holder's, or it was renewed in what is the future here.
 	if l.Tell != nil {
@@ -114,6 +110,33 @@ func (l *Lock) ended(ctx context.Context, lease *coordinationv1.Lease) error {
 	case <-ctx.Done():
 		return fmt.Errorf("watching the lock of %s: %w", holder, ctx.Err())
 	}
+}
+
+// Look says with a [HeldError] who has the lock, and takes nothing; nil means that it is worth asking for.
+func (l *Lock) Look(ctx context.Context) error {
+	lease := &coordinationv1.Lease{}
+	if err := l.Client.Get(ctx, l.Key, lease); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("reading Lease %s: %w", l.Key, err)
+	}
+	_, _, err := l.refuses(lease)
+	return err
+}
+
+// refuses says who else is named in a Lease, and how long that lasts without being renewed; with a [HeldError] when it has not ended by this clock. Nobody is when that run has given
+// it back, or its process is known to be gone.
+func (l *Lock) refuses(lease *coordinationv1.Lease) (holder string, lasts time.Duration, err error) {
+	holder, ends := l.held(lease)
+	if holder == "" || holder == l.Holder || l.Gone != nil && l.Gone(holder) {
+		return "", 0, nil
+	}
+	lasts = time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+	if left := ends.Sub(l.Clock.Now()); left > 0 && left <= lasts {
+		return holder, lasts, &HeldError{Holder: holder, Until: ends}
+	}
+	return holder, lasts, nil
 }
 
 // usable is how long after a renewal the holder writes: what is left is for requests on their way.

@@ -39,6 +39,22 @@ func TestTheSecondHolderIsToldWhoTheFirstIs(t *testing.T) {
 	assert.Equal(t, clk.Now().Add(30*time.Second), held.Until.UTC())
 }
 
+func TestALookAtALockTakesNothing(t *testing.T) {
+	_, clk, lock := locks(t)
+	first, second := lock("ada"), lock("grace")
+	require.NoError(t, second.Look(t.Context()), "nobody has ever held it")
+	require.NoError(t, first.Acquire(t.Context()))
+	require.NoError(t, first.Look(t.Context()), "it is its own")
+	var held *HeldError
+	require.ErrorAs(t, second.Look(t.Context()), &held)
+	assert.Equal(t, "ada", held.Holder)
+	require.NoError(t, first.Gate(t.Context()))
+	clk.Step(31 * time.Second)
+	require.NoError(t, second.Look(t.Context()), "asking for it finds out whether it was renewed")
+	require.NoError(t, first.Release(t.Context()))
+	require.NoError(t, second.Look(t.Context()))
+}
+
 func TestALockThatIsGivenBackIsFree(t *testing.T) {
 	_, _, lock := locks(t)
 	first, second := lock("ada"), lock("grace")
