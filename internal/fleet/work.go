@@ -116,12 +116,10 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		return Done
 	case w.Book.Record.Hold != nil:
 		return Held
-	case !d.Wake.IsZero() && w.Wait:
+	case w.Wait && (!d.Wake.IsZero() || w.hears(d)):
 		return ""
 	case !d.Wake.IsZero():
 		return Waits
-	case w.Wait && w.Sights != nil && !w.blind && len(w.Book.unapproved(d)) > 0:
-		return ""
 	}
 	worst := Waits
 	for _, p := range w.Book.progress {
@@ -134,6 +132,11 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		}
 	}
 	return worst
+}
+
+// hears tells that an approval is waited for, and will be seen.
+func (w *Worker) hears(d Decision) bool {
+	return w.Sights != nil && !w.blind && len(w.Book.unapproved(d)) > 0
 }
 
 // begin runs one cluster.
@@ -180,8 +183,9 @@ func (w *Worker) await(ctx context.Context, d Decision) {
 
 // say tells what is waited for: approvals when they become others, a time whenever nothing runs.
 func (w *Worker) say(d Decision) {
-	lines := []string{}
-	for _, id := range w.Book.unapproved(d) {
+	unapproved := w.Book.unapproved(d)
+	lines := make([]string, 0, len(unapproved))
+	for _, id := range unapproved {
 		lines = append(lines, fmt.Sprintf("migrate approve %s %s", id, w.Book.progress[id].Gate))
 	}
 	if asked := strings.Join(lines, "; "); asked != w.asked {

@@ -84,13 +84,13 @@ func newMetrics(registry *prometheus.Registry, cluster string) *Metrics {
 	}
 	m := &Metrics{
 		replaced: map[string]bool{},
-		phase:   gauge("migrate_phase", "1 for the phase that is worked on, or was worked on last.", "phase"),
-		step:    gauge("migrate_step", "1 for the step that is worked on, or was worked on last.", "step"),
-		failed:  gauge("migrate_last_error", "1 for the class of the failure that ended the last run; absent when none did.", "class"),
-		nodes:   gauge("migrate_nodes", "Number of workers, by whether they are replaced.", "state"),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "migrate_step_seconds", Help: "How long steps took that were done, by phase.", ConstLabels: constant, Buckets: buckets()}, []string{"phase"}),
-		events:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "migrate_events_total", Help: "Number of events, by type.", ConstLabels: constant}, []string{"type"}),
-		writes:  prometheus.NewDesc("migrate_writes_total", "Number of requests that changed something, by verb.", []string{"verb"}, constant),
+		phase:    gauge("migrate_phase", "1 for the phase that is worked on, or was worked on last.", "phase"),
+		step:     gauge("migrate_step", "1 for the step that is worked on, or was worked on last.", "step"),
+		failed:   gauge("migrate_last_error", "1 for the class of the failure that ended the last run; absent when none did.", "class"),
+		nodes:    gauge("migrate_nodes", "Number of workers, by whether they are replaced.", "state"),
+		seconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "migrate_step_seconds", Help: "How long steps took that were done, by phase.", ConstLabels: constant, Buckets: buckets()}, []string{"phase"}),
+		events:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "migrate_events_total", Help: "Number of events, by type.", ConstLabels: constant}, []string{"type"}),
+		writes:   prometheus.NewDesc("migrate_writes_total", "Number of requests that changed something, by verb.", []string{"verb"}, constant),
 	}
 	registry.MustRegister(m.phase, m.step, m.failed, m.nodes, m.seconds, m.events, m)
 	return m
