@@ -65,8 +65,7 @@ func TestMistakesInAnExpressionAreFoundBeforeAnythingIsAsked(t *testing.T) {
 func TestALongAnswerShutsTheGateThatHasToReadIt(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, err := w.Write([]byte(`"` + strings.Repeat("x", mostBody) + `"`))
-		assert.NoError(t, err)
+		_, _ = w.Write([]byte(`"` + strings.Repeat("x", mostBody) + `"`)) // nobody has to read it to its end
 	}))
 	t.Cleanup(server.Close)
 	expect, err := ParseExpectation("body.size() > 0")
