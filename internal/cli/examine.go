@@ -95,6 +95,8 @@ type examination struct {
 	report       check.Report
 	// caKey tells that the CA's key was given and is the right one.
 	caKey bool
+	// authority says where that key was read.
+	authority string
 }
 
 // examiner reads what the flags name and all clusters share. Whatever is wrong with the flags is found here, before any cluster is read.
@@ -350,7 +352,11 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 		return nil, fmt.Errorf("examining cluster %s: %w", id, err)
 	}
 	log.WithField("took", time.Since(started)).WithField("outcome", report.Outcome).Debug("cluster examined")
-	return &examination{cluster: cluster, now: now, result: result, report: report, caKey: usable}, nil
+	out := &examination{cluster: cluster, now: now, result: result, report: report, caKey: usable}
+	if usable {
+		out.authority = facts.CA.Origin
+	}
+	return out, nil
 }
 
 // ask begins to ask the cluster itself, and returns how to get the answers. Meanwhile there is other work: an ingress far away takes its time.

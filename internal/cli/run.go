@@ -758,7 +758,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 			Workload: adopt.Side{Client: inside.Client, Writer: kube.NewWriter(inside.Client, told)}, Clock: clk, Patience: o.patience, Tell: view.tell,
 			DryRun: u.live.Applier,
 		},
-		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk,
+		Sources: s.sources(u), SettleFor: o.settle, Tool: s.app.Version.Version, By: s.who(), Clock: clk, Authority: u.found.authority,
 	}
 	work.Finalizer = &finalize.Finalizer{
 		Adopter: work.Adopter, Contents: u.live.Contents, RecordLabels: map[string]string{migrate.RecordLabel: u.id}, KeepNamespace: o.keep,

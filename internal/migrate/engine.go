@@ -194,7 +194,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	if e.Work.Finalizer != nil {
 		e.Work.Finalizer.Note = e.note
 	}
-	e.Work.DoneAt = e.Journal.doneAt
+	e.Work.DoneAt, e.Work.Note = e.Journal.doneAt, e.note
 	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
 	e.Work.Course = func() proof.Course { return CourseOf(e.Journal.Object, e.Work.Adopter.Record) }
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {

@@ -99,7 +99,7 @@ func Graph(workers ...string) []Phase {
 			{
 				ID: "translate/objects", Title: "create Secrets, KVMCluster, Cluster, templates and MachineDeployments, paused",
 				Why: "Cluster API finds everything by name and generates what it misses, so all of it comes first",
-				Act: apply(translate.PhaseTranslate), Verify: applied(translate.PhaseTranslate),
+				Act: translated, Verify: applied(translate.PhaseTranslate),
 				Undo: adopting((*adopt.Adopter).RemoveObjects), VerifyUndo: adopting((*adopt.Adopter).AwaitRemoved),
 			},
 			{
@@ -466,6 +466,17 @@ func adopting(method func(*adopt.Adopter, context.Context) error) func(context.C
 
 func apply(phase string) func(context.Context, *Work) error {
 	return func(ctx context.Context, w *Work) error { return w.Adopter.Apply(ctx, phase) }
+}
+
+// translated makes the objects, the CA's private key among them, and notes who had that key from where: nobody can take back that it was seen.
+func translated(ctx context.Context, w *Work) error {
+	if err := w.Adopter.Apply(ctx, translate.PhaseTranslate); err != nil {
+		return err
+	}
+	if w.Authority != "" && w.Note != nil {
+		w.Note(fmt.Sprintf("the private key of the cluster's CA was read by %s from %s; Secrets of namespace %s hold it now, and whoever may read them can issue any certificate of the cluster", w.By, w.Authority, w.namespace()))
+	}
+	return nil
 }
 
 func applied(phase string) func(context.Context, *Work) error {

@@ -38,7 +38,11 @@ type Work struct {
 	// Tool is the program's version, By who runs it.
 	Tool, By string
 	Clock    clock.WithTicker
+	// Authority says where the private key of the cluster's CA was read; empty when it was not given to this run.
+	Authority string
 
+	// Note hears what belongs into the log of the migration.
+	Note func(sentence string)
 	// PutOff lets pods come to a worker again whose drain was given up.
 	PutOff func(ctx context.Context, worker string) error
 	// Course is what the migration has done to machines and etcd so far.

@@ -125,6 +125,7 @@ func TestAdoptAndGiveBack(t *testing.T) {
 	assert.Equal(t, "ok", report.Outcome)
 	require.NotNil(t, report.Proof)
 	assert.NotEqual(t, proof.Touched, report.Proof.Outcome, stdout)
+	assert.Regexp(t, `the private key of the cluster's CA was read by ada@\S+ from files \S+/ca.crt and \S+/ca.key; Secrets of namespace `+c.Namespace+` hold it now`, stdout)
 	for id, pod := range c.Pods(t) {
 		assert.Equal(t, pods[id].UID, pod.UID, id)
 		assert.Empty(t, pod.OwnerReferences, id)
