@@ -137,9 +137,8 @@ func (x *takeover) assertFinal(workers int) {
 	assert.Equal(x, migrationv1alpha1.StateReached, object.Status.State)
 }
 
-// TestKilledBehindThePointOfNoReturn kills the program after every change of the last two phases, with new workers that come together, and a network that its
-// operator has to remove.
-func TestKilledBehindThePointOfNoReturn(t *testing.T) {
+// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together.
+func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "lazarus", 2)
 	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
@@ -148,12 +147,22 @@ func TestKilledBehindThePointOfNoReturn(t *testing.T) {
 		return x.rollWorkers(ctx, append(more, "--surge", "2")...)
 	}, cli.CodeOK)
 	x.assertRolled(2)
+}
+
+// TestKilledWhileFinalizing kills the program after every change of the last phase, with a network that its operator has to remove.
+func TestKilledWhileFinalizing(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "martha", 1)
+	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
+	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = x.rollWorkers(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
 	network := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "flannel-network-" + x.o.c.ID}}
 	require.NoError(t, x.management.Create(t.Context(), network))
 	ended := x.flannelOperator()
 	x.o.untilDone(t, 1, changes, x.finalize, cli.CodeOK)
 	require.NoError(t, <-ended)
-	x.assertFinal(2)
+	x.assertFinal(1)
 	err := x.management.Get(t.Context(), client.ObjectKeyFromObject(network), network)
 	assert.True(t, apierrors.IsNotFound(err) || network.DeletionTimestamp != nil, "the operator has removed the network")
 }
