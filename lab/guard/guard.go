@@ -45,7 +45,7 @@ type Guard struct {
 
 	mu      sync.Mutex
 	running map[string]*Process
-	pending map[string]chan event
+	pending map[string]chan answer
 	done    chan struct{}
 }
 
@@ -76,6 +76,13 @@ type event struct {
 	Text  string `json:"text"`
 }
 
+// answer is what became of a start: a process, which may have ended since, or
+// the reason why there is none.
+type answer struct {
+	proc *Process
+	text string
+}
+
 // Start runs the helper binary. It lives until Close, or until this process
 // ends in whatever way; ctx only bounds the start.
 func Start(ctx context.Context, binary string) (*Guard, error) {
@@ -103,7 +110,7 @@ func Start(ctx context.Context, binary string) (*Guard, error) {
 	g := &Guard{
 		cmd: cmd, stdin: stdin,
 		running: map[string]*Process{},
-		pending: map[string]chan event{},
+		pending: map[string]chan answer{},
 		done:    make(chan struct{}),
 	}
 	go g.listen(stdout)
@@ -122,15 +129,16 @@ func (g *Guard) RemoveAtEnd(path string) error {
 	return g.send(command{Op: "remove", Path: path})
 }
 
-// Run starts a process and returns when it is running.
+// Run starts a process and returns when it has started. It may have ended by
+// then, which its Done and Exit tell.
 func (g *Guard) Run(ctx context.Context, spec Spec) (*Process, error) {
-	answer := make(chan event, 1)
+	started := make(chan answer, 1)
 	g.mu.Lock()
 	if g.pending[spec.Name] != nil || g.running[spec.Name] != nil {
 		g.mu.Unlock()
 		return nil, fmt.Errorf("starting %s: it is already running", spec.Name)
 	}
-	g.pending[spec.Name] = answer
+	g.pending[spec.Name] = started
 	g.mu.Unlock()
 
 	err := g.send(command{Op: "start", Name: spec.Name, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Log: spec.Log})
@@ -138,22 +146,16 @@ func (g *Guard) Run(ctx context.Context, spec Spec) (*Process, error) {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
 	select {
-	case e := <-answer:
-		if e.Event != "started" {
-			return nil, fmt.Errorf("starting %s: %s", spec.Name, e.Text)
+	case a := <-started:
+		if a.proc == nil {
+			return nil, fmt.Errorf("starting %s: %s", spec.Name, a.text)
 		}
+		return a.proc, nil
 	case <-g.done:
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, ErrClosed)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, ctx.Err())
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	p := g.running[spec.Name]
-	if p == nil { // It started and ended in between.
-		return nil, fmt.Errorf("starting %s: it ended at once, see %s", spec.Name, spec.Log)
-	}
-	return p, nil
 }
 
 // Close ends all children and the helper. It returns when both are gone and
@@ -219,9 +221,9 @@ func (g *Guard) handle(e event) {
 		}
 		return
 	}
-	if answer := g.pending[e.Name]; answer != nil {
+	if started := g.pending[e.Name]; started != nil {
 		delete(g.pending, e.Name)
-		answer <- e
+		started <- answer{proc: g.running[e.Name], text: e.Text}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -111,7 +112,23 @@ func (a *API) Freeze(tb testing.TB) (thaw func()) {
 		})
 	}
 	tb.Cleanup(thaw)
+	require.Eventually(tb, func() bool { return stopped(tb, pid) }, 10*time.Second, 5*time.Millisecond)
 	return thaw
+}
+
+// stopped says whether no thread of a process runs any more. A signal is taken
+// by one thread, and the others answer requests until they hear of it.
+func stopped(tb testing.TB, pid int) bool {
+	tb.Helper()
+	threads, err := procfs.AllThreads(pid)
+	if err != nil {
+		tb.Errorf("reading the threads of the API server: %v", err)
+		return false
+	}
+	return !slices.ContainsFunc(threads, func(thread procfs.Proc) bool {
+		stat, err := thread.Stat()
+		return err != nil || stat.State != "T"
+	})
 }
 
 // Crash kills the API server: connections break, new ones are refused. The
