@@ -76,7 +76,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err := c.Run(ctx, etcd); err != nil {
 		return err
 	}
-	if err := c.Run(ctx, c.apiServer()); err != nil {
+	if err := c.Run(ctx, c.apiServer("https://"+address(c.ports.etcd))); err != nil {
 		return err
 	}
 	mapper, err := apiutil.NewDynamicRESTMapper(c.config, c.probe)
@@ -139,10 +139,12 @@ func (c *Cluster) clientWith(cert string) (*http.Client, error) {
 	return httpClient, nil
 }
 
-func (c *Cluster) apiServer() Process {
+// apiServer asks one member of etcd. Its list of them adds up over flags, so there is one flag only: with a second member that has left, the API server needs
+// 20 s, the limit for a connection to etcd, for every page of metrics, which tell the size of each member.
+func (c *Cluster) apiServer(etcd string) Process {
 	argv := []string{
 		c.assets[builder.APIServer],
-		"--etcd-servers=https://" + address(c.ports.etcd), "--etcd-cafile=" + c.file("ca.crt"),
+		"--etcd-servers=" + etcd, "--etcd-cafile=" + c.file("ca.crt"),
 		"--etcd-certfile=" + c.file(certEtcdClient+".crt"), "--etcd-keyfile=" + c.file(certEtcdClient+".key"),
 		fmt.Sprintf("--secure-port=%d", c.ports.apiServer),
 		"--tls-cert-file=" + c.file(certAPIServer+".crt"), "--tls-private-key-file=" + c.file(certAPIServer+".key"),

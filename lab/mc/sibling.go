@@ -81,10 +81,10 @@ func (s *Sibling) APIServer() (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	p := s.cluster.apiServer()
+	p := s.cluster.apiServer(s.at("2379"))
 	p.Name, p.URL = builder.APIServer+"-"+s.Name, s.at("443")
 	p.Argv = append(p.Argv,
-		"--etcd-servers="+s.at("2379"), "--bind-address="+s.Address.String(), "--secure-port=443",
+		"--bind-address="+s.Address.String(), "--secure-port=443",
 		"--tls-cert-file="+s.file(certAPIServer+".crt"), "--tls-private-key-file="+s.file(certAPIServer+".key"), "--audit-log-path="+s.file("audit.log"),
 	)
 	p.Ready = healthy(httpClient, p.URL+"/readyz?verbose")
