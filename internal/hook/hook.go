@@ -45,9 +45,22 @@ type Notification struct {
 	limit *rate.Limiter
 	// left is how many events were not sent.
 	left int
+	line line
 }
 
-// Runner runs hooks and sends notifications, one after the other and beside the run, which never waits for them.
+// line is what is done one after the other.
+type line struct {
+	// of says what it is, for people, and failed is the event of what fails in it.
+	of     string
+	failed history.EventType
+	queue  []func(ctx context.Context) history.Event
+	busy   bool
+	// dropped tells that the queue was full, and that it was said.
+	dropped bool
+}
+
+// Runner runs hooks and sends notifications beside the run, which never waits for them. The hooks run one after the other, in the order of what happened, and so
+// does what each address gets; but a hook that hangs keeps no notification, and an address that does not answer no other one.
 type Runner struct {
 	hooks  []Hook
 	notes  []*Notification
@@ -57,14 +70,14 @@ type Runner struct {
 	clean   func(string) string
 	environ []string
 
+	// mu keeps the lines, too.
 	mu      sync.Mutex
-	queue   []func(ctx context.Context) history.Event
+	line    line
 	results []history.Event
-	// dropped tells that the queue was full, and that it was said.
-	dropped bool
-	busy    bool
-	idle    chan struct{}
-	ctx     context.Context //nolint:containedctx // it is that of the run, which everything beside it ends with
+	// busy is how many lines are.
+	busy int
+	idle chan struct{}
+	ctx  context.Context //nolint:containedctx // it is that of the run, which everything beside it ends with
 }
 
 // Options are what a runner is made of.
@@ -80,12 +93,13 @@ type Options struct {
 
 // New makes a runner whose work ends with a context.
 func New(ctx context.Context, o Options) *Runner {
-	r := &Runner{hooks: o.Hooks, client: o.Client, clock: o.Clock, clean: o.Clean, environ: o.Environ, ctx: ctx, idle: make(chan struct{})}
+	r := &Runner{hooks: o.Hooks, client: o.Client, clock: o.Clock, clean: o.Clean, environ: o.Environ, ctx: ctx, line: line{of: "hooks", failed: history.HookFailed}, idle: make(chan struct{})}
 	close(r.idle)
 	for _, n := range o.Notifications {
 		if n.Every > 0 {
 			n.limit = rate.NewLimiter(rate.Every(n.Every), 1)
 		}
+		n.line = line{of: "notifications " + n.Name, failed: history.NotifyFailed}
 		r.notes = append(r.notes, &n)
 	}
 	return r
@@ -104,7 +118,7 @@ func (r *Runner) Hear(e history.Event) {
 	e.Message = r.clean(e.Message)
 	for _, h := range r.hooks {
 		if Matches(h.On, e.Type) {
-			r.later(func(ctx context.Context) history.Event { return r.exec(ctx, h, e) })
+			r.later(&r.line, func(ctx context.Context) history.Event { return r.exec(ctx, h, e) })
 		}
 	}
 	for _, n := range r.notes {
@@ -117,7 +131,7 @@ func (r *Runner) Hear(e history.Event) {
 		}
 		left := n.left
 		n.left = 0
-		r.later(func(ctx context.Context) history.Event { return r.send(ctx, n, e, left) })
+		r.later(&n.line, func(ctx context.Context) history.Event { return r.send(ctx, n, e, left) })
 	}
 }
 
@@ -129,45 +143,55 @@ func ends(kind history.EventType) bool {
 // mostQueued keeps a program that hangs from having a run remember everything.
 const mostQueued = 1000
 
-// later puts work behind what is under way.
-func (r *Runner) later(work func(ctx context.Context) history.Event) {
+// later puts work at the end of a line.
+func (r *Runner) later(l *line, work func(ctx context.Context) history.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.queue) >= mostQueued {
-		if !r.dropped {
-			r.results = append(r.results, history.Event{Type: history.HookFailed, Message: fmt.Sprintf("%d hooks and notifications wait for each other; later ones are left out", mostQueued)})
+	if len(l.queue) >= mostQueued {
+		if !l.dropped {
+			r.results = append(r.results, history.Event{Type: l.failed, Message: fmt.Sprintf("%d %s wait for each other; later ones are left out", mostQueued, l.of)})
 		}
-		r.dropped = true
+		l.dropped = true
 		return
 	}
-	r.queue, r.dropped = append(r.queue, work), false
-	if r.busy {
+	l.queue, l.dropped = append(l.queue, work), false
+	if l.busy {
 		return
 	}
-	r.busy, r.idle = true, make(chan struct{})
-	go r.work()
+	l.busy = true
+	if r.busy++; r.busy == 1 {
+		r.idle = make(chan struct{})
+	}
+	go r.work(l)
 }
 
-// work does what is queued, until nothing is.
-func (r *Runner) work() {
-	for {
-		r.mu.Lock()
-		if len(r.queue) == 0 {
-			r.busy = false
-			close(r.idle)
-			r.mu.Unlock()
-			return
-		}
-		next := r.queue[0]
-		r.queue = r.queue[1:]
-		r.mu.Unlock()
+// work does what is in a line, until nothing is.
+func (r *Runner) work(l *line) {
+	for next := r.next(l); next != nil; next = r.next(l) {
 		result := next(r.ctx)
-		r.mu.Lock()
-		if result.Type != "" {
-			r.results = append(r.results, result)
+		if result.Type == "" {
+			continue
 		}
+		r.mu.Lock()
+		r.results = append(r.results, result)
 		r.mu.Unlock()
 	}
+}
+
+// next takes the first work from a line, which is not busy any more when there is none.
+func (r *Runner) next(l *line) func(ctx context.Context) history.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(l.queue) > 0 {
+		first := l.queue[0]
+		l.queue = l.queue[1:]
+		return first
+	}
+	l.busy = false
+	if r.busy--; r.busy == 0 {
+		close(r.idle)
+	}
+	return nil
 }
 
 // Results are the events of what has come to its end since they were asked for last.

@@ -162,3 +162,33 @@ func TestAHookThatHangsIsNotWaitedForByEverything(t *testing.T) {
 	require.NotEmpty(t, results)
 	assert.Contains(t, results[0].Message, "it was ended with the run")
 }
+
+func TestAHookThatHangsKeepsNoNotification(t *testing.T) {
+	t.Parallel()
+	ctx, end := context.WithCancel(t.Context())
+	sent, hangs := make(chan struct{}), make(chan struct{})
+	defer close(hangs) // before the servers wait for who asks them
+	serve := func(handle http.HandlerFunc) string {
+		server := httptest.NewServer(handle)
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	r := New(ctx, Options{
+		Clock: clocktesting.NewFakeClock(time.Unix(0, 0)), Clean: clean, Client: http.DefaultClient,
+		Hooks: []Hook{{Name: "slow", On: []string{"*"}, Exec: []string{"/bin/sh", "-c", "exec sleep 600"}, Timeout: time.Hour}},
+		Notifications: []Notification{
+			{Name: "silent", On: []string{"*"}, URL: serve(func(http.ResponseWriter, *http.Request) { <-hangs }), Timeout: time.Hour},
+			{Name: "chat", On: []string{"*"}, URL: serve(func(http.ResponseWriter, *http.Request) { sent <- struct{}{} }), Timeout: time.Hour},
+		},
+	})
+	for range 3 {
+		r.Hear(event(history.StepDone, ""))
+		select {
+		case <-sent:
+		case <-time.After(time.Minute):
+			require.Fail(t, "nothing was sent")
+		}
+	}
+	end()
+	assert.GreaterOrEqual(t, len(settled(t, r)), 6, "those of the hook and of the silent address, ended with the run")
+}
