@@ -19,8 +19,10 @@ func TestConfigurationFollowsTheSubnet(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, from, to) }()
-	require.NoError(t, os.WriteFile(from,
+	// The program reads whatever is there: the file has to appear whole or not at all.
+	require.NoError(t, os.WriteFile(from+".new",
 		[]byte("FLANNEL_NETWORK=172.24.0.0/16\nFLANNEL_SUBNET=172.24.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o600))
+	require.NoError(t, os.Rename(from+".new", from))
 
 	require.Eventually(t, func() bool { _, err := os.Stat(to); return err == nil }, 10*time.Second, 50*time.Millisecond)
 	cancel()
