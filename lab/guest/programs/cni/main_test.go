@@ -19,7 +19,7 @@ func TestConfigurationFollowsTheSubnet(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, from, to) }()
-	// The program reads whatever is there: the file has to appear whole or not at all.
+	// The program relies on a file that appears whole or not at all: flannel renames it into place (pkg/subnet/subnet.go, v0.26.7).
 	require.NoError(t, os.WriteFile(from+".new",
 		[]byte("FLANNEL_NETWORK=172.24.0.0/16\nFLANNEL_SUBNET=172.24.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o600))
 	require.NoError(t, os.Rename(from+".new", from))
