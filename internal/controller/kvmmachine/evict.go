@@ -146,7 +146,7 @@ func (r *Reconciler) drainPass(ctx context.Context, s *scope) (verdict, error) {
 
 // eviction sets GuestDrained and makes an event of it when the reason changed.
 func (r *Reconciler) eviction(m *infrav1.KVMMachine, v verdict) {
-	old := conditions.Get(m, infrav1.GuestDrainedCondition)
+	old := was(m, infrav1.GuestDrainedCondition)
 	r.set(m, infrav1.GuestDrainedCondition, v)
 	if old != nil && old.Reason == v.reason {
 		return

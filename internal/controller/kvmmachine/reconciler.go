@@ -272,7 +272,7 @@ func (r *Reconciler) fail(s *scope, v verdict) {
 
 // transition sets VirtualMachineProvisioned and makes an event of it when the reason changed.
 func (r *Reconciler) transition(m *infrav1.KVMMachine, v verdict) {
-	old := conditions.Get(m, infrav1.VirtualMachineProvisionedCondition)
+	old := was(m, infrav1.VirtualMachineProvisionedCondition)
 	r.set(m, infrav1.VirtualMachineProvisionedCondition, v)
 	if old != nil && old.Reason == validReason(v.reason) {
 		return
@@ -305,7 +305,7 @@ func (r *Reconciler) follow(s *scope) {
 func (r *Reconciler) assess(ctx context.Context, s *scope) {
 	m := s.machine
 	vm := vmVerdict(s.pod, contract.Container, &s.facts, provisioned(m))
-	old := conditions.Get(m, infrav1.BootstrapExecSucceededCondition)
+	old := was(m, infrav1.BootstrapExecSucceededCondition)
 	if old != nil && old.Status == "True" {
 		vm = unwell(vm, s.pod)
 	}
