@@ -44,7 +44,9 @@ func (r *Reconciler) set(m *infrav1.KVMMachine, kind string, v verdict) {
 }
 
 // was is a copy of a condition, for who compares it with a later one: set changes conditions in place, and what conditions.Get returned changes with them.
-func was(m *infrav1.KVMMachine, kind string) *metav1.Condition { return conditions.Get(m, kind).DeepCopy() }
+func was(m *infrav1.KVMMachine, kind string) *metav1.Condition {
+	return conditions.Get(m, kind).DeepCopy()
+}
 
 const maxReason = 256
 
