@@ -302,16 +302,7 @@ func (w *world) killedMachineComesBack(ctx context.Context) {
 func (w *world) unhealthyNodeIsReplaced(ctx context.Context) {
 	name, size := w.worker(ctx), w.size(ctx)
 	w.guest(ctx, name, "systemctl disable kubelet; nohup sh -c 'sleep 2; systemctl stop kubelet' >/dev/null 2>&1 &")
-	w.eventually(ctx, long, "the machine with the stopped kubelet is gone", func(ctx context.Context) error {
-		u, err := w.get(ctx, namespace, "kvmmachines", name)
-		if err != nil {
-			return err
-		}
-		if u != nil {
-			return fmt.Errorf("%s is still there", name)
-		}
-		return nil
-	})
+	w.eventually(ctx, long, "the machine with the stopped kubelet is gone", func(ctx context.Context) error { return w.needGone(ctx, name) })
 	w.waitNodes(ctx, long, size)
 }
 

@@ -280,11 +280,50 @@ func internalIP(u *unstructured.Unstructured) string {
 	return ""
 }
 
-// hostIsDrained drains the host on which no control plane runs. Its guests are drained first, and their machines are replaced elsewhere.
+// hostIsDrained drains a host that has workers and no control plane. Its guests are drained first, and their machines are replaced elsewhere.
 func (w *world) hostIsDrained(ctx context.Context) {
+	host, gone := w.workersHost(ctx)
+	if host == "" {
+		w.workerMoves(ctx)
+		host, gone = w.workersHost(ctx)
+	}
+	require.NotEmpty(w.t, host, "a host with workers and without the control plane")
+	size := w.size(ctx)
+	w.say("  draining %s with %v", host, gone)
+	w.must(ctx, w.kubectl, "drain", host, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout", "25m")
+	for _, name := range gone {
+		assert.Contains(w.t, w.reasons(ctx, name), "Drained", "events of %s", name)
+	}
+	w.eventually(ctx, 2*long, "the drained machines are replaced", func(ctx context.Context) error {
+		if err := w.needGone(ctx, gone...); err != nil {
+			return err
+		}
+		nodes, err := w.list(ctx, w.wc, "nodes")
+		if err != nil {
+			return err
+		}
+		return needNodes(nodes, size)
+	})
+	w.must(ctx, w.kubectl, "uncordon", host)
+}
+
+// workersHost is a host with workers and without the control plane, and the workers on it; empty when there is none.
+func (w *world) workersHost(ctx context.Context) (string, []string) {
+	w.t.Helper()
+	hosts, controlPlane := w.placement(ctx)
+	delete(hosts, controlPlane)
+	for host, workers := range hosts {
+		return host, workers
+	}
+	return "", nil
+}
+
+// placement tells which workers' pods run on which host, and on which host the control plane's runs.
+func (w *world) placement(ctx context.Context) (workers map[string][]string, controlPlane string) {
+	w.t.Helper()
 	pods, err := w.list(ctx, w.mc, "pods", "-n", namespace)
 	require.NoError(w.t, err)
-	controlPlane, workers := "", map[string][]string{}
+	workers = map[string][]string{}
 	for i := range pods {
 		host, _, err := unstructured.NestedString(pods[i].Object, "spec", "nodeName")
 		require.NoError(w.t, err)
@@ -294,41 +333,20 @@ func (w *world) hostIsDrained(ctx context.Context) {
 			workers[host] = append(workers[host], pods[i].GetName())
 		}
 	}
-	host := ""
-	for h := range workers {
-		if h != controlPlane {
-			host = h
-		}
-	}
-	if host == "" {
-		w.say("  all machines share the control plane's host %s: draining it must be refused for the control plane", controlPlane)
-		host = controlPlane
-	}
-	gone, size := workers[host], w.size(ctx)
-	w.say("  draining %s with %v", host, gone)
-	limit := "25m"
-	if host == controlPlane {
-		limit = "10m" // What may go does; the control plane never does, so this drain cannot end by itself.
-	}
-	out, err := w.mc(ctx, "drain", host, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout", limit)
-	if host == controlPlane {
-		require.Error(w.t, err, out)
-		assert.Contains(w.t, w.reasons(ctx, w.controlPlanes(ctx)[0]), "EvictionRefused", "events of the control plane machine")
-	} else {
-		require.NoError(w.t, err)
-	}
-	for _, name := range gone {
-		assert.Contains(w.t, w.reasons(ctx, name), "Drained", "events of %s", name)
-	}
-	w.eventually(ctx, 2*long, "the drained machines are replaced", func(ctx context.Context) error {
-		for _, name := range gone {
-			u, err := w.get(ctx, namespace, "kvmmachines", name)
-			if err != nil {
-				return err
-			}
-			if u != nil {
-				return fmt.Errorf("%s is still there", name)
-			}
+	return workers, controlPlane
+}
+
+// workerMoves replaces one worker by a machine on a host without the control plane. A drain of the host that has all machines could not end: the workload's budget lets no pod go while
+// there is no other node, and the control plane is refused its eviction anyway.
+func (w *world) workerMoves(ctx context.Context) {
+	_, full := w.placement(ctx)
+	name, size := w.worker(ctx), w.size(ctx)
+	w.say("  all machines share the control plane's host %s: %s is replaced elsewhere first", full, name)
+	w.must(ctx, w.kubectl, "cordon", full)
+	w.must(ctx, w.kubectl, "-n", namespace, "delete", "machine", name, "--wait=false")
+	w.eventually(ctx, 2*long, "a worker runs on another host", func(ctx context.Context) error {
+		if err := w.needGone(ctx, name); err != nil {
+			return err
 		}
 		nodes, err := w.list(ctx, w.wc, "nodes")
 		if err != nil {
@@ -336,5 +354,19 @@ func (w *world) hostIsDrained(ctx context.Context) {
 		}
 		return needNodes(nodes, size)
 	})
-	w.must(ctx, w.kubectl, "uncordon", host)
+	w.must(ctx, w.kubectl, "uncordon", full)
+}
+
+// needGone is an error while one of the KVMMachines is there.
+func (w *world) needGone(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		u, err := w.get(ctx, namespace, "kvmmachines", name)
+		if err != nil {
+			return err
+		}
+		if u != nil {
+			return fmt.Errorf("%s is still there", name)
+		}
+	}
+	return nil
 }

@@ -39,10 +39,12 @@ type stopwatch struct {
 	data map[string]time.Time
 }
 
-func (s *stopwatch) seen(name string) (time.Time, bool) {
+// take is when a machine got its bootstrap data, once: whoever asks again would measure the start after a crash.
+func (s *stopwatch) take(name string) (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, ok := s.data[name]
+	delete(s.data, name)
 	return at, ok
 }
 
@@ -97,14 +99,14 @@ func (w *world) qemuStarted(name string) time.Time {
 	return w.clock.Now().Add(-time.Duration(up*float64(time.Second)) + time.Duration(ticks)*time.Second/ticksPerSecond)
 }
 
-// tellStart says how long the provider took from bootstrap data to a running QEMU, for the machines that the stopwatch saw.
+// tellStart says how long the provider took from bootstrap data to a running QEMU, for the machines that the stopwatch saw, each once.
 func (w *world) tellStart(ctx context.Context) {
 	w.t.Helper()
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", namespace)
 	require.NoError(w.t, err)
 	for i := range machines {
 		name := machines[i].GetName()
-		if at, ok := w.watch.seen(name); ok {
+		if at, ok := w.watch.take(name); ok {
 			w.say("  measured: %s: %.2f s from its bootstrap data to QEMU", name, w.qemuStarted(name).Sub(at).Seconds())
 		}
 	}
