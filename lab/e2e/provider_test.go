@@ -17,8 +17,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 )
 
 const (
@@ -47,6 +50,8 @@ func TestProvider(t *testing.T) {
 		{"every setting is seen inside the guests", w.settingsAreSeen},
 		{"a virtual machine that is killed comes back with its disks", w.killedMachineComesBack},
 		{"a guest that no controller knows joins", w.plainGuestJoins},
+		{"a worker that is configured by Ignition joins", w.ignitionWorkerJoins},
+		{"a bootstrap that fails is told", w.failedBootstrapIsTold},
 		{"a worker is added", w.workerIsAdded},
 		{"an unhealthy node is replaced", w.unhealthyNodeIsReplaced},
 		{"draining a host waits for the guests", w.hostIsDrained},
@@ -94,14 +99,7 @@ func (w *world) clusterctlInstalls(ctx context.Context) {
 func (w *world) clusterIsApplied(ctx context.Context) {
 	w.apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")
 	w.watchMachines(ctx)
-	manifest, err := w.run(ctx, "", "env",
-		"CONTROL_PLANE_MACHINE_CPUS=2", "WORKER_MACHINE_CPUS=2", "CONTROL_PLANE_MACHINE_MEMORY=2560Mi", "WORKER_MACHINE_MEMORY=1536Mi",
-		"CONTROL_PLANE_VOLUME_SIZE_GB=10", "VOLUME_SIZE_GB=10", "CONTROL_PLANE_DOCKER_VOLUME_SIZE_GB=6", "DOCKER_VOLUME_SIZE_GB=6",
-		w.clusterctl, "generate", "cluster", cluster, "--config", w.config, "--infrastructure", "kvm", "--target-namespace", namespace,
-		"--kubernetes-version", kubernetesVersion, "--control-plane-machine-count", "1", "--worker-machine-count", "1")
-	require.NoError(w.t, err)
-	all, err := parse(manifest)
-	require.NoError(w.t, err)
+	all := w.generate(ctx, "")
 	require.NoError(w.t, withFeatures(all))
 	// kubeadm asks the new API server for the DNS addon once, and waits ten seconds for the answer. A worker is made as soon as the server is up, and where two
 	// cores emulate both, its boot takes what the answer needs. So do the two control planes of a roll.
@@ -144,6 +142,18 @@ func (w *world) controlPlaneServes(ctx context.Context) {
 	w.eventually(ctx, short, "the pod network is installed", func(ctx context.Context) error { return w.wcApply(ctx, string(network)) })
 	w.waitNodes(ctx, medium, 1)
 	w.tellStart(ctx)
+	require.Len(w.t, w.onHosts(etcdHostPath, w.controlPlanes(ctx)[0], etcdDisk), 1, "etcd's disk lies on the path of one host")
+}
+
+// etcdDisk is the file that a machine keeps etcd on, in its directory on the host or on its claim.
+const etcdDisk = "etcd.raw"
+
+// onHosts finds files of the management cluster's hosts.
+func (w *world) onHosts(path ...string) []string {
+	w.t.Helper()
+	found, err := filepath.Glob(filepath.Join(append([]string{w.dir, "mc", "hosts", "*", "hostfs"}, path...)...))
+	require.NoError(w.t, err)
+	return found
 }
 
 // bootstrapFailed is the reason of the condition BootstrapExecSucceeded when kubeadm has given up.
@@ -302,6 +312,18 @@ func (w *world) killedMachineComesBack(ctx context.Context) {
 func (w *world) unhealthyNodeIsReplaced(ctx context.Context) {
 	name, size := w.worker(ctx), w.size(ctx)
 	w.guest(ctx, name, "systemctl disable kubelet; nohup sh -c 'sleep 2; systemctl stop kubelet' >/dev/null 2>&1 &")
+	w.eventually(ctx, medium, "the pod of the silent node gets no traffic", func(ctx context.Context) error {
+		pod, err := w.get(ctx, namespace, "pods", name)
+		if err != nil {
+			return err
+		}
+		for _, kind := range []string{infrav1.NodeReadinessGate, string(corev1.PodReady)} {
+			if status, detail := condition(pod, kind); status != "False" {
+				return fmt.Errorf("%s of the pod is %q: %s", kind, status, detail)
+			}
+		}
+		return nil
+	})
 	w.eventually(ctx, long, "the machine with the stopped kubelet is gone", func(ctx context.Context) error { return w.needGone(ctx, name) })
 	w.waitNodes(ctx, long, size)
 }
@@ -332,6 +354,7 @@ func (w *world) clusterIsDeleted(ctx context.Context) {
 		require.NoError(w.t, err)
 		assert.Empty(w.t, left, "what pod %s had on its host", pods[i].GetName())
 	}
+	assert.Empty(w.t, w.onHosts("var", "lib", storageClass, "*", etcdDisk), "what etcd's claim had on its host")
 }
 
 func (w *world) labEnds(ctx context.Context) {

@@ -25,6 +25,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 )
 
 // rolledMemory is what the control plane has after the roll, in MiB.
@@ -44,6 +46,10 @@ func (w *world) controlPlaneRolls(ctx context.Context) {
 	next.SetName(old + "-2")
 	next.SetNamespace(namespace)
 	require.NoError(w.t, set(next, fmt.Sprintf("%dMi", rolledMemory), "spec.template.spec.resources.memory"))
+	// The first machine has etcd on a path of its host, this one on a claim.
+	require.NoError(w.t, set(next, map[string]any{"size": "2Gi", "claimTemplate": map[string]any{
+		"accessModes": []any{"ReadWriteOnce"}, "storageClassName": storageClass, "resources": map[string]any{"requests": map[string]any{"storage": "3Gi"}},
+	}}, "spec.template.spec.etcdVolume"))
 	text, err := objects{next}.manifest()
 	require.NoError(w.t, err)
 	w.apply(ctx, text)
@@ -86,8 +92,12 @@ func (w *world) controlPlaneRolls(ctx context.Context) {
 	})
 	after := w.controlPlanes(ctx)[0]
 	w.membersWereRight(etcd.seen, before[0], after, failed)
+	require.NotEmpty(w.t, w.onHosts("var", "lib", storageClass, "*", etcdDisk), "etcd's disk lies on a claim")
 	w.waitNodes(ctx, long, 1)
 }
+
+// storageClass makes local volumes of the lab's hosts.
+const storageClass = "lab-local"
 
 // mostFailures is how often a new control plane may fail to come up: where two cores emulate both machines, kubeadm does not always get its TLS connection to etcd within the two seconds that it
 // gives it, and never asks twice.
@@ -311,6 +321,7 @@ func (w *world) hostIsDrained(ctx context.Context) {
 func (w *world) workersHost(ctx context.Context) (string, []string) {
 	w.t.Helper()
 	hosts, controlPlane := w.placement(ctx)
+	require.NotEmpty(w.t, controlPlane, "the host of the control plane")
 	delete(hosts, controlPlane)
 	for host, workers := range hosts {
 		return host, workers
@@ -327,7 +338,8 @@ func (w *world) placement(ctx context.Context) (workers map[string][]string, con
 	for i := range pods {
 		host, _, err := unstructured.NestedString(pods[i].Object, "spec", "nodeName")
 		require.NoError(w.t, err)
-		if _, ok := pods[i].GetLabels()["cluster.x-k8s.io/control-plane"]; ok {
+		// Pods have the provider's own labels, not those of their Machines.
+		if pods[i].GetLabels()[infrav1.RoleLabel] == infrav1.RoleControlPlane {
 			controlPlane = host
 		} else {
 			workers[host] = append(workers[host], pods[i].GetName())
