@@ -148,6 +148,20 @@ type EtcdVolume struct {
 	Size Size `json:"size,omitempty"`
 }
 
+// InitiatorName is the guest's whole iSCSI initiator name: as given, or the prefix completed with the machine's name, because storage arrays authorise by the whole name. Empty without one.
+func (m *KVMMachine) InitiatorName() string {
+	switch i := m.Spec.ISCSI; {
+	case i == nil:
+		return ""
+	case i.InitiatorName != "":
+		return i.InitiatorName
+	case i.InitiatorNamePrefix != "":
+		return i.InitiatorNamePrefix + m.Name
+	default:
+		return ""
+	}
+}
+
 // ISCSI is the guest's iSCSI identity.
 // +kubebuilder:validation:XValidation:rule="has(self.initiatorName) != has(self.initiatorNamePrefix)",message="give either initiatorName or initiatorNamePrefix"
 type ISCSI struct {

@@ -155,7 +155,7 @@ func providerID(at *field.Path, id string, m *infrav1.KVMMachine) field.ErrorLis
 // taken finds other machines that have what this one claims for itself.
 func (w *Machine) taken(ctx context.Context, m *infrav1.KVMMachine) (field.ErrorList, error) {
 	var problems field.ErrorList
-	if name := initiatorName(m); name != "" {
+	if name := m.InitiatorName(); name != "" {
 		other, err := w.other(ctx, m, initiatorIndex, name)
 		if err != nil {
 			return nil, err
@@ -194,19 +194,6 @@ func (w *Machine) other(ctx context.Context, m *infrav1.KVMMachine, index, value
 		}
 	}
 	return "", nil
-}
-
-// initiatorName is the whole name: given, or the prefix completed with the machine's name.
-func initiatorName(m *infrav1.KVMMachine) string {
-	switch i := m.Spec.ISCSI; {
-	case i == nil:
-		return ""
-	case i.InitiatorName != "":
-		return i.InitiatorName
-	case i.InitiatorNamePrefix != "":
-		return i.InitiatorNamePrefix + m.Name
-	}
-	return ""
 }
 
 // machineChange allows what may change: the provider id once, the deletion policy, and for an adopted machine what is only about the

@@ -36,7 +36,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, namespace string, c
 
 // addIndexes lets the KVMMachine's webhook find other machines without reading all of them.
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	for index, value := range map[string]func(*infrav1.KVMMachine) string{initiatorIndex: initiatorName, podUIDIndex: podUID} {
+	for index, value := range map[string]func(*infrav1.KVMMachine) string{initiatorIndex: (*infrav1.KVMMachine).InitiatorName, podUIDIndex: podUID} {
 		err := indexer.IndexField(ctx, &infrav1.KVMMachine{}, index, func(o client.Object) []string {
 			m, ok := o.(*infrav1.KVMMachine)
 			if !ok || value(m) == "" {

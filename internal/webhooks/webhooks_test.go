@@ -33,7 +33,7 @@ func machines(t *testing.T, existing ...client.Object) client.Client {
 		}
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(existing...).
-		WithIndex(&infrav1.KVMMachine{}, initiatorIndex, index(initiatorName)).
+		WithIndex(&infrav1.KVMMachine{}, initiatorIndex, index((*infrav1.KVMMachine).InitiatorName)).
 		WithIndex(&infrav1.KVMMachine{}, podUIDIndex, index(podUID)).Build()
 }
 

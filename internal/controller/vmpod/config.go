@@ -100,7 +100,7 @@ func providerID(in *Input) string {
 // guest is the part of the configuration that the agent applies.
 func guest(in *Input) contract.GuestConfig {
 	spec := &in.Machine.Spec
-	g := contract.GuestConfig{Hostname: in.Machine.Name, ISCSIInitiatorName: initiatorName(in.Machine)}
+	g := contract.GuestConfig{Hostname: in.Machine.Name, ISCSIInitiatorName: in.Machine.InitiatorName()}
 	if spec.DNS != nil {
 		g.DNSServers, g.SearchDomains = spec.DNS.Servers, spec.DNS.SearchDomains
 	}
@@ -108,20 +108,6 @@ func guest(in *Input) contract.GuestConfig {
 		g.NTPServers = spec.NTP.Servers
 	}
 	return g
-}
-
-// initiatorName completes a prefix with the machine's name: storage arrays authorise by the whole name.
-func initiatorName(m *infrav1.KVMMachine) string {
-	switch iscsi := m.Spec.ISCSI; {
-	case iscsi == nil:
-		return ""
-	case iscsi.InitiatorName != "":
-		return iscsi.InitiatorName
-	case iscsi.InitiatorNamePrefix != "":
-		return iscsi.InitiatorNamePrefix + m.Name
-	default:
-		return ""
-	}
 }
 
 // apiPort is where the guest's API server listens: kubeadm takes it from the Cluster, too.
