@@ -109,6 +109,7 @@ func Pod(in *Input, s *Settings) (*corev1.Pod, error) {
 			EnableServiceLinks:            new(false),
 			NodeSelector:                  in.Machine.Spec.NodeSelector,
 			Affinity:                      affinity,
+			Tolerations:                   tolerations(),
 			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: infrav1.NodeReadinessGate}},
 		},
 	}, nil
@@ -122,6 +123,16 @@ func probe(p Probe, what string) *corev1.Probe {
 		TimeoutSeconds:   p.TimeoutSeconds,
 		FailureThreshold: p.FailureThreshold,
 		SuccessThreshold: 1,
+	}
+}
+
+// tolerations keep a machine on a host that does not answer, for as long as that lasts. After five minutes Kubernetes would delete its pod, and the disks with it, past disruption budgets
+// and past the look at etcd's majority; several hosts behind one broken switch would lose a cluster. The workload cluster's Node says that the machine is silent, and health checks replace
+// machines one at a time.
+func tolerations() []corev1.Toleration {
+	return []corev1.Toleration{
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	}
 }
 

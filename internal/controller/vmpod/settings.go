@@ -61,8 +61,8 @@ const (
 	memoryPerCPU = 8 << 20
 	// memoryShare is the part of the guest's memory that is spent on managing it: page tables and QEMU's dirty bitmaps.
 	memoryShare = 128
-	// runDirLimit bounds the directory of sockets and process ids, which is memory of the pod, too.
-	runDirLimit = 16 << 20
+	// runDirLimit bounds the directory of sockets, process ids and the seed, which is memory of the pod, too. While the seed is made it holds the agent, of some 7 MiB, twice.
+	runDirLimit = 32 << 20
 
 	// graceMargin is how much longer than ShutdownSeconds a pod may take to end: QEMU has to be waited for and its end reported.
 	graceMargin = 30

@@ -176,7 +176,7 @@ func TestPodMemoryCoversTheGuestAndGrowsWithIt(t *testing.T) {
 		assert.Greater(t, memory.Value()-guest, last)
 		last = memory.Value() - guest
 	}
-	assert.Equal(t, "1336Mi", new(s.PodMemory(1<<30, 4)).String(), "1024 + 8 + 32 + 16 + 256")
+	assert.Equal(t, "1352Mi", new(s.PodMemory(1<<30, 4)).String(), "1024 + 8 + 32 + 32 + 256")
 }
 
 func TestGracePeriodLeavesTimeAfterTheShutdown(t *testing.T) {

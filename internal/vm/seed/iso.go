@@ -14,6 +14,9 @@ import (
 )
 
 const (
+	// workspacePrefix begins the name of the directory in which an image's files are put together.
+	workspacePrefix = ".seed-"
+
 	sectorBytes = 2048
 	// Volume descriptors begin at sector 16; the type of the last one is 255. Each has four dates of 17 bytes, and the place and
 	// size of the root directory.
@@ -27,7 +30,17 @@ const (
 
 // writeISO writes an ISO 9660 image with Rock Ridge names. The same files give the same bytes, whenever it is written.
 func writeISO(path, label string, files map[string][]byte) (err error) {
-	workspace, err := os.MkdirTemp(filepath.Dir(path), ".seed-")
+	// A launcher that was killed here left its copy, and the directory is small: with a second one the new image would not fit, at every start from then on.
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), workspacePrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("looking for what an earlier start left: %w", err)
+	}
+	for _, dir := range left {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("removing what an earlier start left: %w", err)
+		}
+	}
+	workspace, err := os.MkdirTemp(filepath.Dir(path), workspacePrefix)
 	if err != nil {
 		return fmt.Errorf("making room: %w", err)
 	}

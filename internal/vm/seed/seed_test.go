@@ -88,6 +88,7 @@ func TestNoCloudDisk(t *testing.T) {
 	assert.Equal(t, "CIDATA\niso9660\n", string(out))
 	before, err := os.ReadFile(made.Disk)
 	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, workspacePrefix+"of-one-that-was-killed", "x"), 0o700))
 	time.Sleep(1100 * time.Millisecond) // the dates have seconds
 	_, err = Write(dir, in)
 	require.NoError(t, err, "the seed of an earlier start is replaced")
