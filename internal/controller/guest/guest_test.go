@@ -194,6 +194,14 @@ func TestCleanLeavesNoSecretAndNoControlCharacter(t *testing.T) {
 	assert.LessOrEqual(t, len(guest.Clean(strings.Repeat("é", 100), 51)), 51)
 }
 
+func TestClipKeepsTheBeginningForAnEvent(t *testing.T) {
+	assert.Equal(t, "short\x00", guest.Clip("short\x00"), "what fits stays as it is")
+	got := guest.Clip("Service org/c1: " + strings.Repeat("é", guest.MaxEvent))
+	assert.True(t, strings.HasPrefix(got, "Service org/c1: é"), got)
+	assert.True(t, strings.HasSuffix(got, "é…"), got)
+	assert.LessOrEqual(t, len(got), guest.MaxEvent)
+}
+
 func TestDrainedIsShortForPeople(t *testing.T) {
 	d := &guest.Drained{Blocked: []string{"a/1 (budget)", "a/2", "a/3", "a/4", "a/5", "a/6", "a/7"}, Leaving: []string{"b/1"}}
 	assert.Equal(t, "7 blocked: a/1 (budget), a/2, a/3, a/4, a/5 and 2 more; 1 ending: b/1", d.String())

@@ -38,6 +38,18 @@ func Clean(text string, limit int) string {
 	return mark + text[cut:]
 }
 
+// MaxEvent is how long the note of an event may be: the API refuses more than 1 KiB, and client-go drops what is refused.
+const MaxEvent = 1000
+
+// Clip makes a condition's message short enough for an event, of which the beginning is kept: it says what failed.
+func Clip(message string) string {
+	const mark = "…"
+	if len(message) <= MaxEvent {
+		return message
+	}
+	return Clean(message[:MaxEvent-len(mark)], MaxEvent) + mark
+}
+
 // secrets are the shapes of what kubeadm and its neighbours may print: bootstrap tokens, certificate keys, private keys, service
 // account tokens.
 var secrets = []*regexp.Regexp{

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/guest"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 )
 
@@ -136,7 +137,7 @@ func (r *Reconciler) claim(ctx context.Context, cluster *clusterv1.Cluster, infr
 // report writes an event on an error. A conflict is no news: the next reconciliation sees the newer object.
 func (r *Reconciler) report(infra *infrav1.KVMCluster, err error) error {
 	if err != nil && !apierrors.IsConflict(err) {
-		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reasonOf(err), "Reconcile", "%s", err.Error())
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reasonOf(err), "Reconcile", "%s", guest.Clip(err.Error()))
 	}
 	return err
 }

@@ -187,6 +187,8 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, node *corev
 		return yes(ReasonBootstrapSucceeded, "")
 	case vm.status != metav1.ConditionTrue:
 		return maybe(ReasonStarting, "the virtual machine does not run yet")
+	case facts.Bootstrap == "" && node == nil:
+		return maybe(ReasonGuestSilent, "nothing has been heard of the guest yet: it boots, or it cannot; the console's log says how far it got")
 	default:
 		return maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")
 	}

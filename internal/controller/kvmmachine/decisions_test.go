@@ -125,6 +125,8 @@ func TestBootstrapIsDecidedOnce(t *testing.T) {
 		"failed":                    {facts: guest.Facts{Bootstrap: contract.BootstrapFailed, BootstrapMessage: "no\nsuccess", BootstrapLog: "last\nwords"}, vm: up, want: no(ReasonBootstrapFailed, "bootstrapping failed in the guest: no success"+logHeading+"last\nwords")},
 		"log lost, Node ready":      {node: nodeThatIs("True"), vm: up, want: yes(ReasonBootstrapSucceeded, "")},
 		"log lost, Node not ready":  {node: nodeThatIs("False"), vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},
+		"silent since its start":    {vm: up, want: maybe(ReasonGuestSilent, "nothing has been heard of the guest yet: it boots, or it cannot; the console's log says how far it got")},
+		"spoke, and is at work":     {facts: guest.Facts{Bootstrap: contract.BootstrapRunning}, vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},
 		"virtual machine not there": {vm: no(ReasonStarting, ""), want: maybe(ReasonStarting, "the virtual machine does not run yet")},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,13 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
 )
 
 // overdueMargin is how much longer than its grace period a pod may take before somebody is told.
@@ -44,10 +42,13 @@ func (r *Reconciler) delete(ctx context.Context, s *scope) (ctrl.Result, bool, e
 	return ctrl.Result{}, err == nil, err
 }
 
-// orphan lets go of the machine. A pod of our own making must not be collected as garbage, so its owner comes off first; nothing
-// else is touched.
+// orphan lets go of the machine. A pod and a claim of our own making must not be collected as garbage, so their owner comes off first; nothing
+// else is touched. The claim outlives the pod: who orphans a machine whose pod is gone wants to save etcd's data.
 func (r *Reconciler) orphan(ctx context.Context, s *scope) (ctrl.Result, bool, error) {
 	if s.machine.Spec.Adopted == nil {
+		if err := r.ensureClaimOwned(ctx, s.machine, false); err != nil {
+			return ctrl.Result{}, false, err
+		}
 		pod, err := r.findPod(ctx, s.machine)
 		if err != nil {
 			return ctrl.Result{}, false, err
@@ -139,16 +140,10 @@ func ended(pod *corev1.Pod) bool {
 // deleteClaim deletes the claim for etcd's data. The garbage collector would do it, too, if there is one and the owner is still on
 // it.
 func (r *Reconciler) deleteClaim(ctx context.Context, m *infrav1.KVMMachine) error {
-	if m.Spec.Adopted != nil || m.Spec.EtcdVolume == nil || m.Spec.EtcdVolume.ClaimTemplate == nil {
-		return nil
+	claim, err := r.claimOf(ctx, m)
+	if err != nil || claim == nil || claim.DeletionTimestamp != nil {
+		return err
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: vmpod.ClaimName(m)}}
-	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), claim); err != nil {
-		return wrap(client.IgnoreNotFound(err), "reading claim %s", client.ObjectKeyFromObject(claim))
-	}
-	if !isClaimOf(m, claim) || claim.DeletionTimestamp != nil {
-		return nil
-	}
-	err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
+	err = r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
 	return wrap(client.IgnoreNotFound(err), "deleting claim %s", client.ObjectKeyFromObject(claim))
 }

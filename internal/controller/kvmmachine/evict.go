@@ -155,7 +155,7 @@ func (r *Reconciler) eviction(m *infrav1.KVMMachine, v verdict) {
 		r.warn(m, v.reason, "Evict", v.message)
 		return
 	}
-	r.note(m, v.reason, "Evict", "%s", clip(v.message))
+	r.note(m, v.reason, "Evict", "%s", guest.Clip(v.message))
 }
 
 // withdrawEviction takes back what an eviction left behind that nobody asks for any more, so that nothing stays cordoned.

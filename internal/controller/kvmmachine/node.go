@@ -170,6 +170,8 @@ func gateMessage(s *scope) string {
 const (
 	indexNode    = "kvmmachine.nodeName"
 	indexAdopted = "kvmmachine.adoptedPod"
+	// indexInitiator is the iSCSI initiator name.
+	indexInitiator = "kvmmachine.initiatorName"
 )
 
 func nodeIndexKey(cluster, node string) string { return cluster + "/" + node }
@@ -181,6 +183,15 @@ func byNode(obj client.Object) []string {
 		return nil
 	}
 	return []string{nodeIndexKey(m.Labels[clusterv1.ClusterNameLabel], vmpod.NodeName(m))}
+}
+
+// byInitiator indexes KVMMachines by their iSCSI initiator name.
+func byInitiator(obj client.Object) []string {
+	m, ok := obj.(*infrav1.KVMMachine)
+	if !ok || m.InitiatorName() == "" {
+		return nil
+	}
+	return []string{m.InitiatorName()}
 }
 
 // byAdoptedPod indexes KVMMachines by the pod they adopted, and by its namespace.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/guest"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
 )
 
@@ -100,6 +101,9 @@ func (r *Reconciler) makePod(ctx context.Context, s *scope) (*verdict, error) {
 		}
 		return nil, err
 	}
+	if problem, err := r.sharedInitiator(ctx, s.machine); problem != nil || err != nil {
+		return problem, err
+	}
 	if problem, err := r.ensureClaim(ctx, s); problem != nil || err != nil {
 		return problem, err
 	}
@@ -110,11 +114,43 @@ func (r *Reconciler) makePod(ctx context.Context, s *scope) (*verdict, error) {
 		if apierrors.IsAlreadyExists(err) {
 			return r.adoptOwn(ctx, s)
 		}
-		return new(no(ReasonRefused, "the management cluster does not take the pod: "+clip(err.Error()))), fmt.Errorf("creating the pod of KVMMachine %s: %w", s.key(), err)
+		return new(no(ReasonRefused, "the management cluster does not take the pod: "+guest.Clip(err.Error()))), fmt.Errorf("creating the pod of KVMMachine %s: %w", s.key(), err)
 	}
 	r.note(s.machine, "PodCreated", "Create", "made pod %s", client.ObjectKeyFromObject(pod))
 	s.pod = pod
 	return nil, r.remember(ctx, s)
+}
+
+// sharedInitiator says whether another machine comes first that has this one's iSCSI initiator name: two that run would write to the same volumes. Admission refuses a second one, but not two that are
+// created in the same moment, and it does not see namespaces that are not watched.
+func (r *Reconciler) sharedInitiator(ctx context.Context, m *infrav1.KVMMachine) (*verdict, error) {
+	name := m.InitiatorName()
+	if name == "" {
+		return nil, nil //nolint:nilnil // no problem
+	}
+	list := &infrav1.KVMMachineList{}
+	if err := r.Client.List(ctx, list, client.MatchingFields{indexInitiator: name}); err != nil {
+		return nil, fmt.Errorf("looking for other KVMMachines with the initiator name %s: %w", name, err)
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.UID != m.UID && comesFirst(other, m) {
+			return new(no(ReasonNameTaken, fmt.Sprintf("KVMMachine %s has the iSCSI initiator name %s: delete one of the two, or give the machines names of their own by spec.iscsi.initiatorNamePrefix",
+				client.ObjectKeyFromObject(other), name))), nil
+		}
+	}
+	return nil, nil //nolint:nilnil // no problem
+}
+
+// comesFirst orders machines that cannot both run: one that has run before all others, then the older one, and of two that were created in one second the same one for every observer.
+func comesFirst(a, b *infrav1.KVMMachine) bool {
+	_, ran := a.Annotations[infrav1.PodUIDAnnotation]
+	if ran || a.Spec.Adopted != nil {
+		return true
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
 }
 
 // mayMake reads the machine again, past the cache, and says what speaks against making its pod.
@@ -206,19 +242,37 @@ func (r *Reconciler) ensureOwnership(ctx context.Context, s *scope) error {
 	if metav1.IsControlledBy(s.pod, s.machine) == owned || s.pod.DeletionTimestamp != nil {
 		return nil
 	}
-	if v := s.machine.Spec.EtcdVolume; v != nil && v.ClaimTemplate != nil {
-		claim := &corev1.PersistentVolumeClaim{}
-		err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.machine.Namespace, Name: vmpod.ClaimName(s.machine)}, claim)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading the claim of KVMMachine %s: %w", s.key(), err)
-		}
-		if err == nil && isClaimOf(s.machine, claim) {
-			if err := r.setOwned(ctx, s.machine, claim, owned); err != nil {
-				return err
-			}
-		}
+	if err := r.ensureClaimOwned(ctx, s.machine, owned); err != nil {
+		return err
 	}
 	return r.setOwned(ctx, s.machine, s.pod, owned)
+}
+
+// ensureClaimOwned makes etcd's claim, if there is one, go with the KVMMachine, or not.
+func (r *Reconciler) ensureClaimOwned(ctx context.Context, m *infrav1.KVMMachine, owned bool) error {
+	claim, err := r.claimOf(ctx, m)
+	if err != nil || claim == nil || claim.DeletionTimestamp != nil {
+		return err
+	}
+	return r.setOwned(ctx, m, claim, owned)
+}
+
+// claimOf reads the machine's claim for etcd's data, past the cache; nil when it has none.
+func (r *Reconciler) claimOf(ctx context.Context, m *infrav1.KVMMachine) (*corev1.PersistentVolumeClaim, error) {
+	if m.Spec.Adopted != nil || m.Spec.EtcdVolume == nil || m.Spec.EtcdVolume.ClaimTemplate == nil {
+		return nil, nil //nolint:nilnil // no claim is an ordinary answer
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	key := client.ObjectKey{Namespace: m.Namespace, Name: vmpod.ClaimName(m)}
+	switch err := r.APIReader.Get(ctx, key, claim); {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // no claim is an ordinary answer
+	case err != nil:
+		return nil, fmt.Errorf("reading claim %s: %w", key, err)
+	case !isClaimOf(m, claim):
+		return nil, nil //nolint:nilnil // no claim is an ordinary answer
+	}
+	return claim, nil
 }
 
 func (r *Reconciler) setOwned(ctx context.Context, m *infrav1.KVMMachine, obj client.Object, owned bool) error {

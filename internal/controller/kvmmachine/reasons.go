@@ -18,7 +18,7 @@ const (
 	ReasonHeld = "Held"
 	// ReasonInvalid says that the KVMMachine cannot become a pod as it is.
 	ReasonInvalid = "InvalidConfiguration"
-	// ReasonNameTaken says that a pod or claim of the machine's name is there and is not the machine's.
+	// ReasonNameTaken says that a pod or claim of the machine's name is there and is not the machine's, or that another machine has its iSCSI initiator name.
 	ReasonNameTaken = "NameTaken"
 	// ReasonRefused says that the management cluster does not take the pod.
 	ReasonRefused = "PodRefused"
@@ -39,6 +39,8 @@ const (
 	// ReasonUnknown says that something could not be found out.
 	ReasonUnknown = "Unknown"
 
+	// ReasonGuestSilent says that the guest's agent has not spoken, so that nobody knows whether the guest boots.
+	ReasonGuestSilent = "GuestSilent"
 	// ReasonBootstrapRunning says that the bootstrap data are at work.
 	ReasonBootstrapRunning = "BootstrapRunning"
 	// ReasonBootstrapSucceeded says that they ran to their end.

@@ -142,7 +142,7 @@ func (r *Reconciler) report(ctx context.Context, m *infrav1.KVMMachine, result c
 	case errors.Is(err, context.Canceled):
 		return ctrl.Result{}, err
 	}
-	r.warn(m, "ReconcileError", "Reconcile", guest.Clean(err.Error(), maxEvent))
+	r.warn(m, "ReconcileError", "Reconcile", guest.Clean(err.Error(), guest.MaxEvent))
 	return ctrl.Result{}, err
 }
 
@@ -150,7 +150,6 @@ const (
 	soon = time.Second
 	// nameTakenRetry is how often to look whether a foreign pod has gone, which nobody tells us.
 	nameTakenRetry = time.Minute
-	maxEvent       = 900
 )
 
 // load reads the objects that the machine belongs to, as far as they are there.
@@ -282,7 +281,7 @@ func (r *Reconciler) transition(m *infrav1.KVMMachine, v verdict) {
 	case v.status == "True" && v.reason == ReasonRunning:
 		r.note(m, v.reason, "Observe", "the virtual machine runs")
 	case v.reason == ReasonStopping:
-		r.note(m, v.reason, "Observe", "%s", clip(v.message))
+		r.note(m, v.reason, "Observe", "%s", guest.Clip(v.message))
 	default:
 		r.warn(m, validReason(v.reason), "Observe", v.message)
 	}
@@ -365,15 +364,7 @@ func (r *Reconciler) note(m *infrav1.KVMMachine, reason, action, format string, 
 }
 
 func (r *Reconciler) warn(m *infrav1.KVMMachine, reason, action, message string) {
-	r.Recorder.Eventf(m, nil, corev1.EventTypeWarning, reason, action, "%s", clip(message))
-}
-
-// clip makes a condition's message short enough for an event.
-func clip(message string) string {
-	if len(message) <= maxEvent {
-		return message
-	}
-	return guest.Clean(message[:maxEvent], maxEvent) + "…"
+	r.Recorder.Eventf(m, nil, corev1.EventTypeWarning, reason, action, "%s", guest.Clip(message))
 }
 
 func wrap(err error, format string, args ...any) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,7 +79,8 @@ func newWorld(t *testing.T, change func(*infrav1.KVMMachine, *clusterv1.Machine)
 	objects := append([]client.Object{cluster, owner, machine, &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "demo", UID: "infra"}}}, more...)
 	base := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&infrav1.KVMMachine{}, &corev1.Pod{}, &clusterv1.Cluster{}).
-		WithIndex(&infrav1.KVMMachine{}, indexAdopted, byAdoptedPod).WithIndex(&infrav1.KVMMachine{}, indexNode, byNode).Build()
+		WithIndex(&infrav1.KVMMachine{}, indexAdopted, byAdoptedPod).WithIndex(&infrav1.KVMMachine{}, indexNode, byNode).
+		WithIndex(&infrav1.KVMMachine{}, indexInitiator, byInitiator).Build()
 	w.Client = interceptor.NewClient(base, w.counting())
 	clock := clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	settings := vmpod.DefaultSettings()
@@ -273,6 +275,64 @@ func TestClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
 
 	assert.Equal(t, ReasonNameTaken, w.reason(t))
 	assert.Contains(t, <-w.recorder.Events, "PersistentVolumeClaim org/m-etcd exists")
+}
+
+// TestOneOfTwoMachinesWithOneInitiatorNameRuns, although both passed admission: of two that were created in one moment every observer chooses the same one, and one that has run is never the one to wait.
+func TestOneOfTwoMachinesWithOneInitiatorNameRuns(t *testing.T) {
+	t.Parallel()
+	const name = "iqn.2016-04.com.example:shared"
+	for want, change := range map[string]func(other *infrav1.KVMMachine){
+		"this one waits, by UID":       func(other *infrav1.KVMMachine) { other.UID = "a" },
+		"this one waits, by age":       func(other *infrav1.KVMMachine) { other.CreationTimestamp = metav1.Unix(1, 0) },
+		"this one waits, as other ran": func(other *infrav1.KVMMachine) { other.Annotations = map[string]string{infrav1.PodUIDAnnotation: "x"} },
+		"this one runs":                func(*infrav1.KVMMachine) {},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			other := &infrav1.KVMMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "org-b", Name: "other", UID: "z", CreationTimestamp: metav1.Unix(2, 0)}}
+			other.Spec.ISCSI = &infrav1.ISCSI{InitiatorName: name}
+			change(other)
+			w := newWorld(t, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) {
+				m.CreationTimestamp = metav1.Unix(2, 0)
+				m.Spec.ISCSI = &infrav1.ISCSI{InitiatorName: name}
+			}, other)
+
+			w.settle(t)
+
+			waits := strings.HasPrefix(want, "this one waits")
+			assert.Equal(t, waits, apierrors.IsNotFound(w.Get(t.Context(), w.key, &corev1.Pod{})))
+			assert.Equal(t, waits, w.reason(t) == ReasonNameTaken, w.reason(t))
+		})
+	}
+}
+
+// TestAnOrphanKeepsItsClaimWhenItsPodIsGone: who lets go of a machine that has lost its pod wants to save etcd's data, and the garbage collector would have taken them.
+func TestAnOrphanKeepsItsClaimWhenItsPodIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(m *infrav1.KVMMachine, owner *clusterv1.Machine) {
+		owner.Labels[clusterv1.MachineControlPlaneLabel] = ""
+		m.Spec.EtcdVolume = &infrav1.EtcdVolume{ClaimTemplate: &corev1.PersistentVolumeClaimSpec{}}
+	})
+	w.settle(t)
+	claim, pod := &corev1.PersistentVolumeClaim{}, &corev1.Pod{}
+	claimKey := client.ObjectKey{Namespace: "org", Name: "m-etcd"}
+	require.NoError(t, w.Get(t.Context(), claimKey, claim))
+	require.True(t, metav1.IsControlledBy(claim, w.machine(t)))
+	require.NoError(t, w.Get(t.Context(), w.key, pod))
+	require.NoError(t, w.Delete(t.Context(), pod))
+	w.settle(t)
+	require.Equal(t, ReasonGone, w.reason(t))
+
+	m := w.machine(t)
+	m.Spec.DeletionPolicy = infrav1.DeletionPolicyOrphan
+	require.NoError(t, w.Update(t.Context(), m))
+	w.settle(t)
+	require.NoError(t, w.Delete(t.Context(), w.machine(t)))
+	w.settle(t)
+
+	require.True(t, apierrors.IsNotFound(w.Get(t.Context(), w.key, &infrav1.KVMMachine{})))
+	require.NoError(t, w.Get(t.Context(), claimKey, claim))
+	assert.Nil(t, metav1.GetControllerOf(claim))
 }
 
 // TestANodeIsNotBelievedForEver when the workload cluster was down before the controller started.

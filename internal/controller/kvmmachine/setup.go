@@ -53,7 +53,7 @@ func WorkloadCacheByObject() map[client.Object]ctrlcache.ByObject {
 
 // SetupWithManager registers the controller. Its streams and watches last until ctx ends.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts controller.Options) error {
-	for field, index := range map[string]client.IndexerFunc{indexNode: byNode, indexAdopted: byAdoptedPod} {
+	for field, index := range map[string]client.IndexerFunc{indexNode: byNode, indexAdopted: byAdoptedPod, indexInitiator: byInitiator} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, &infrav1.KVMMachine{}, field, index); err != nil {
 			return fmt.Errorf("indexing KVMMachines by %s: %w", field, err)
 		}
