@@ -224,6 +224,7 @@ spec: {infrastructureRef: {name: al9qy-cp-x}}
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: KVMMachine
 metadata: {namespace: org-acme, name: al9qy-cp-x}
+spec: {providerID: kvm://al9qy/al9qy-cp-x}
 status: {` + status + `}
 `}
 }
@@ -235,6 +236,69 @@ func TestAMachineThatGaveUpGetsNoVote(t *testing.T) {
 	c.Workload = c.Management
 	for name, step := range map[string]func(context.Context) error{"join": c.Join, "promote": c.Promote, "server": c.AwaitServer} {
 		require.EqualError(t, step(t.Context()), "booting KVMMachine/al9qy-cp-x: nobody promoted it", name)
+	}
+}
+
+// TestAnAPIServerWithoutAWayToServicesIsWaitedFor: it would call no webhook. What else runs on every Node, and what does not want this one, holds nobody up.
+func TestAnAPIServerWithoutAWayToServicesIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	const ready, unready = `[{type: Ready, status: "True", lastTransitionTime: "2026-01-01T00:00:00Z"}]`,
+		`[{type: Ready, status: "False", message: no network, lastTransitionTime: "2026-01-01T00:00:00Z"}]`
+	set := func(namespace, name string, host bool, wanted, scheduled int) string {
+		return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {namespace: %s, name: %s, uid: %[2]s}
+spec: {selector: {matchLabels: {app: %[2]s}}, template: {metadata: {labels: {app: %[2]s}}, spec: {hostNetwork: %t, containers: [{name: a, image: a}]}}}
+status: {desiredNumberScheduled: %d, currentNumberScheduled: %d, numberMisscheduled: 0, numberReady: 0}
+`, namespace, name, host, wanted, scheduled)
+	}
+	pod := func(namespace, set, conditions string) string {
+		return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {namespace: %s, name: %s-x, ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: %[2]s, uid: %[2]s, controller: true}]}
+spec: {nodeName: al9qy-cp-x, containers: [{name: a, image: a}]}
+status: {conditions: %s}
+`, namespace, set, conditions)
+	}
+	for name, test := range map[string]struct {
+		node    string
+		objects []string
+		want    string
+	}{
+		"no network":       {unready, nil, "waiting for Node al9qy-cp-x to be ready: no network: "},
+		"no pod yet":       {ready, []string{set("kube-system", "kube-proxy", true, 2, 1)}, "waiting for DaemonSet kube-system/kube-proxy to be on every Node: "},
+		"pod is not ready": {ready, []string{set("kube-system", "kube-proxy", true, 2, 2), pod("kube-system", "kube-proxy", unready)}, "waiting for pod kube-system/kube-proxy-x of DaemonSet kube-proxy on the new Node al9qy-cp-x to be ready: "},
+		"all is well":      {ready, []string{set("kube-system", "kube-proxy", true, 2, 2), pod("kube-system", "kube-proxy", ready)}, ""},
+		"workers alone":    {ready, []string{set("kube-system", "calico-typha", true, 1, 1)}, ""},
+		"other daemons": {ready, []string{
+			set("kube-system", "logs", false, 2, 1), pod("kube-system", "logs", unready), set("shop", "cache", true, 2, 1), pod("shop", "cache", unready),
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := with(t, append(append(firstNew(""), `
+apiVersion: v1
+kind: Node
+metadata: {name: al9qy-cp-x}
+spec: {providerID: kvm://al9qy/al9qy-cp-x}
+status: {conditions: `+test.node+`}
+`, `
+apiVersion: v1
+kind: Pod
+metadata: {namespace: kube-system, name: kube-apiserver-al9qy-cp-x}
+spec: {containers: [{name: a, image: a}]}
+status: {conditions: `+ready+`}
+`), test.objects...)...)
+			c.Workload, c.Patience = c.Management, 100*time.Millisecond
+			err := c.AwaitServer(t.Context())
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.want)
+		})
 	}
 }
 

@@ -90,7 +90,8 @@ func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {
 	return config, nil
 }
 
-// AwaitServer waits until the new machine has a Node, and its API server a pod that is ready, and stops early when its bootstrap failed.
+// AwaitServer waits until the new machine has a Node, its API server a pod that is ready, and the Node its way to Services: an API server without it serves, but calls
+// no webhook and no aggregated API, so that what a webhook must see fails as soon as it is asked. It stops early when its bootstrap failed.
 func (c *Roller) AwaitServer(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		if err := c.stillBoots(ctx); err != nil {
@@ -107,7 +108,11 @@ func (c *Roller) AwaitServer(ctx context.Context) error {
 		if status, _ := adopt.Condition(pod, string(corev1.PodReady)); status != "True" {
 			return "pod " + apiServerPod + node.GetName() + " to be ready", nil
 		}
-		return "", nil
+		// Its kubelet says so when the network is set up: by then the DaemonSets have seen the Node as well, so that what they count includes it.
+		if status, message := adopt.Condition(node, string(corev1.NodeReady)); status != "True" {
+			return strings.TrimSuffix(fmt.Sprintf("Node %s to be ready: %s", node.GetName(), message), ": "), nil
+		}
+		return c.missingDaemon(ctx, []string{node.GetName()}, carriesServices)
 	})
 }
 
@@ -142,7 +147,7 @@ type resource struct {
 //
 //  1. it answers under the cluster's name with a certificate of the cluster's authority,
 //  2. it has the settings by which the old one knows people and keeps records,
-//  3. aggregated APIs answer through it as well, so it reaches Services, and webhooks with them,
+//  3. aggregated APIs answer through it as well: that it reaches Services, and webhooks with them, was waited for before,
 //  4. every resource that both serve has the same objects, by UID and resource version,
 //  5. the values of Secrets are the same, so it has the key they are encrypted with,
 //  6. each accepts service account tokens that the other issued, and those in old Secrets.

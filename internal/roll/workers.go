@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -204,28 +205,45 @@ func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
 // awaitDaemons waits until every DaemonSet has a pod on every Node it wants one on, and until those on the new Nodes are ready.
 func (c *Roller) awaitDaemons(ctx context.Context, nodes []string) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		sets, pods := &appsv1.DaemonSetList{}, &corev1.PodList{}
-		if err := c.Workload.Client.List(ctx, sets); err != nil {
-			return "", fmt.Errorf("listing DaemonSets of the workload cluster: %w", err)
-		}
-		for i := range sets.Items {
-			if s := &sets.Items[i]; s.Status.CurrentNumberScheduled < s.Status.DesiredNumberScheduled {
-				return fmt.Sprintf("DaemonSet %s/%s to be on every Node", s.Namespace, s.Name), nil
-			}
-		}
-		for _, node := range nodes {
-			if err := c.Workload.Client.List(ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
-				return "", fmt.Errorf("listing the pods of Node %s: %w", node, err)
-			}
-			for i := range pods.Items {
-				pod := &pods.Items[i]
-				if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && !podReady(pod) {
-					return fmt.Sprintf("pod %s/%s of DaemonSet %s on the new Node %s to be ready", pod.Namespace, pod.Name, owner.Name, node), nil
-				}
-			}
-		}
-		return "", nil
+		return c.missingDaemon(ctx, nodes, func(*appsv1.DaemonSet) bool { return true })
 	})
+}
+
+// missingDaemon is what is missing of the DaemonSets that count; empty when nothing is. One that does not want a pod on a new Node has none there, and nobody waits for it.
+func (c *Roller) missingDaemon(ctx context.Context, nodes []string, counts func(*appsv1.DaemonSet) bool) (string, error) {
+	sets, pods := &appsv1.DaemonSetList{}, &corev1.PodList{}
+	if err := c.Workload.Client.List(ctx, sets); err != nil {
+		return "", fmt.Errorf("listing DaemonSets of the workload cluster: %w", err)
+	}
+	counted := map[types.UID]bool{}
+	for i := range sets.Items {
+		s := &sets.Items[i]
+		if !counts(s) {
+			continue
+		}
+		if s.Status.CurrentNumberScheduled < s.Status.DesiredNumberScheduled {
+			return fmt.Sprintf("DaemonSet %s/%s to be on every Node", s.Namespace, s.Name), nil
+		}
+		counted[s.UID] = true
+	}
+	for _, node := range nodes {
+		if err := c.Workload.Client.List(ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+			return "", fmt.Errorf("listing the pods of Node %s: %w", node, err)
+		}
+		for i := range pods.Items {
+			pod := &pods.Items[i]
+			if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && counted[owner.UID] && !podReady(pod) {
+				return fmt.Sprintf("pod %s/%s of DaemonSet %s on the new Node %s to be ready", pod.Namespace, pod.Name, owner.Name, node), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// carriesServices tells of a DaemonSet without which a Node has no way to Services: kube-proxy and the network are the platform's own, and on the host's network, because they
+// make the others'. What else runs on every Node may take its time, and be broken for long: nobody waits for that while etcd needs two members.
+func carriesServices(set *appsv1.DaemonSet) bool {
+	return set.Namespace == systemNamespace && set.Spec.Template.Spec.HostNetwork
 }
 
 func podReady(pod *corev1.Pod) bool {
