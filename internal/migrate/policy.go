@@ -28,11 +28,12 @@ func (e *Engine) persist(ctx context.Context, phase Phase, s Step) error {
 		if err == nil || try >= e.opts.Retries || !mayPass(err) {
 			return err
 		}
-		message := fmt.Sprintf("try %d of %d failed, and the next one is in %s: %s", try+1, e.opts.Retries+1, e.opts.RetryPause, err)
+		pause := e.pause(s)
+		message := fmt.Sprintf("try %d of %d failed, and the next one is in %s: %s", try+1, e.opts.Retries+1, pause, err)
 		if logged := e.Log.add(history.Event{Type: history.StepRetry, Phase: phase.Name, Step: s.ID, Message: message}); logged != nil {
 			return failure.Join(err, logged)
 		}
-		if rested := e.rest(ctx); rested != nil {
+		if rested := e.rest(ctx, pause); rested != nil {
 			return failure.Join(rested, err)
 		}
 		// The time went on: people may want the run to end, and what was tried and not crossed must not be crossed when too little is left of the window, or of an approval.
@@ -46,12 +47,25 @@ func (e *Engine) persist(ctx context.Context, phase Phase, s Step) error {
 	}
 }
 
+// shortPause is the longest rest where a cluster cannot rest: without its etcd the legacy API server fails, and 140 s later the liveness probe makes its VM again, with empty
+// disks (legacy-system.md 10.2).
+const shortPause = 2 * time.Second
+
+// pause is how long the run rests before it tries a step again. People say how long, but they think of a cluster that waits well: not of an urgent step, and not of the one that
+// crosses the point of no return, which has taken the API server's clients away before it can fail.
+func (e *Engine) pause(s Step) time.Duration {
+	if s.Urgent || s.Crossed != nil {
+		return min(e.opts.RetryPause, shortPause)
+	}
+	return e.opts.RetryPause
+}
+
 // rest waits between two tries, but not for who wants the run to end.
-func (e *Engine) rest(ctx context.Context) error {
-	if e.opts.RetryPause <= 0 {
+func (e *Engine) rest(ctx context.Context, pause time.Duration) error {
+	if pause <= 0 {
 		return nil
 	}
-	timer := e.Clock.NewTimer(e.opts.RetryPause)
+	timer := e.Clock.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C():

@@ -152,6 +152,29 @@ func TestAStepIsTriedAgainAsOftenAsThePlaybookSays(t *testing.T) {
 	}
 }
 
+// TestNobodyRestsWithoutEtcd: who allows a quarter of an hour between two tries does not mean those in which the legacy VM would be made again.
+func TestNobodyRestsWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	for step, want := range map[string]string{stepLeave: "2s", stepRetire: "2s", "control-plane/drain": "15m0s"} {
+		w := newWorld(t, "  failure: {retries: 3, pause: 15m}\n  soak: {beforeFinalize: 0s}\n", "a")
+		once := false
+		w.fate = func(at string) fate {
+			if at == step && !once {
+				once = true
+				w.press() // Whoever wants the run to end is not let wait for the pause.
+				return fails
+			}
+			return succeeds
+		}
+		w.run()
+		retried := w.events(t, history.StepRetry)
+		require.Len(t, retried, 1, step)
+		assert.Contains(t, retried[0], "the next one is in "+want+": ", step)
+	}
+	e := &Engine{opts: Options{RetryPause: time.Second}}
+	assert.Equal(t, time.Second, e.pause(Step{Urgent: true}), "a pause that is shorter stays")
+}
+
 // TestADrainThatIsBlocked pauses the run, or puts the worker off: then pods come to it again, the others go on, and the phase does not end without it.
 func TestADrainThatIsBlocked(t *testing.T) {
 	t.Parallel()
