@@ -188,13 +188,14 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	e.Log.Run = opts.Run
 	if e.Work.Roller != nil {
 		e.Work.Roller.Note, e.Work.Roller.Electing, e.Work.Roller.Saved = e.note, e.electing, e.saved
+		e.Work.Roller.Doubling, e.Work.Roller.Single = e.doubling, e.single
 		e.Work.PutOff = e.Work.Roller.PutOffWorker
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
 	if e.Work.Finalizer != nil {
 		e.Work.Finalizer.Note = e.note
 	}
-	e.Work.DoneAt, e.Work.Note = e.Journal.doneAt, e.note
+	e.Work.Note = e.note
 	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
 	e.Work.Course = func() proof.Course { return CourseOf(e.Journal.Object, e.Work.Adopter.Record) }
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
@@ -751,6 +752,27 @@ func (e *Engine) note(sentence string) {
 func (e *Engine) electing(ctx context.Context) error {
 	e.Journal.Object.Status.Elections++
 	return e.save(ctx)
+}
+
+// doubling notes that etcd is about to need two members, before it does: how long it did has to be told also when the run that began it was killed.
+func (e *Engine) doubling(ctx context.Context) error {
+	status := &e.Journal.Object.Status
+	status.TwoMembersSince, status.TwoMembersUntil = e.Journal.soon(), nil
+	return e.save(ctx)
+}
+
+// single notes that etcd needs one member again, and for how long it needed two at most: from right before to when it was seen. It is noted once, by whichever run sees it
+// first, and written with what the run writes next: if it is killed before that, the next one sees it first.
+func (e *Engine) single(ever bool) {
+	status := &e.Journal.Object.Status
+	switch {
+	case status.TwoMembersSince == nil || status.TwoMembersUntil != nil:
+	case !ever:
+		status.TwoMembersSince = nil // The member left before it had a vote.
+	default:
+		status.TwoMembersUntil = e.Journal.now()
+		e.note(fmt.Sprintf("etcd needed both members for at most %s", status.TwoMembersUntil.Sub(status.TwoMembersSince.Time)))
+	}
 }
 
 // saved notes where etcd is saved, before anything else is done: who has to restore it may sit at another machine. It is tried until it is noted: the step as a whole

@@ -223,6 +223,12 @@ func (j *Journal) now() *metav1.Time {
 	return &now
 }
 
+// soon is the end of this second, as now is its beginning: what is between the two lasted that long at most.
+func (j *Journal) soon() *metav1.Time {
+	soon := metav1.NewTime(j.Clock.Now().UTC().Add(time.Second - 1).Truncate(time.Second))
+	return &soon
+}
+
 // begin notes that a step is about to be tried, or taken back.
 func (j *Journal) begin(phase string, s Step, state migrationv1alpha1.StepState) {
 	record := j.step(s.ID)

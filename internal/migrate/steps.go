@@ -47,8 +47,6 @@ type Work struct {
 	PutOff func(ctx context.Context, worker string) error
 	// Course is what the migration has done to machines and etcd so far.
 	Course func() proof.Course
-	// DoneAt is when a step was done; zero when it was not.
-	DoneAt func(step string) time.Time
 	// Proof is what the proof step found, for the report.
 	Proof *proof.Proof
 }
@@ -234,11 +232,9 @@ func crossed(ctx context.Context, w *Work) (bool, error) {
 	return w.Roller.Left(ctx)
 }
 
-// leaveEtcd saves etcd once more, sends the clients of the legacy API server to the new one, removes the legacy member, and says how long etcd needed two.
+// leaveEtcd saves etcd once more, sends the clients of the legacy API server to the new one, and removes the legacy member.
 func leaveEtcd(ctx context.Context, w *Work) error {
-	return inTurn((*roll.Roller).SaveLast, (*roll.Roller).HangUp, func(c *roll.Roller, ctx context.Context) error {
-		return c.RemoveLegacyMember(ctx, w.DoneAt(stepPromote))
-	})(ctx, w)
+	return inTurn((*roll.Roller).SaveLast, (*roll.Roller).HangUp, (*roll.Roller).RemoveLegacyMember)(ctx, w)
 }
 
 // ErrTouched means that the proof failed: something was restarted or replaced that had to stay as it was.

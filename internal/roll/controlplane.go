@@ -71,6 +71,10 @@ type Roller struct {
 	Note func(sentence string)
 	// Electing is asked before etcd is made to choose another leader.
 	Electing func(ctx context.Context) error
+	// Doubling is asked before the new member gets its vote, which makes etcd need both. Single hears that it is seen to need one member alone, as often as that is seen;
+	// ever says whether another one may have had a vote.
+	Doubling func(ctx context.Context) error
+	Single   func(ever bool)
 }
 
 // Why the control plane cannot be moved.
@@ -241,6 +245,19 @@ func (c *Roller) electing(ctx context.Context) error {
 		return nil
 	}
 	return c.Electing(ctx)
+}
+
+func (c *Roller) doubling(ctx context.Context) error {
+	if c.Doubling == nil {
+		return nil
+	}
+	return c.Doubling(ctx)
+}
+
+func (c *Roller) single(ever bool) {
+	if c.Single != nil {
+		c.Single(ever)
+	}
 }
 
 func (c *Roller) note(format string, args ...any) {

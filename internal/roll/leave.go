@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -151,12 +150,16 @@ func (c *Roller) membersNow(ctx context.Context) (all etcd.Members, legacy *etcd
 }
 
 // RemoveLegacyMember takes the legacy member out of etcd, through the new one, which leads: its etcd ends itself. There is no way back from here.
-// since is when etcd began to need both members.
-func (c *Roller) RemoveLegacyMember(ctx context.Context, since time.Time) error {
+// That it is gone is told whoever finds it so: a run that was killed right after the removal, or got no answer to it, could not.
+func (c *Roller) RemoveLegacyMember(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		all, legacy, err := c.membersNow(ctx)
-		if err != nil || legacy == nil {
+		if err != nil {
 			return "", err
+		}
+		if legacy == nil {
+			c.single(true)
+			return "", nil
 		}
 		if len(all.Members) > 2 {
 			return "", fmt.Errorf("%w: it has %d members, and only the new machine's and the legacy master's are known; see migrate etcd members %s", ErrUnwell, len(all.Members), c.Picture.ID)
@@ -177,8 +180,9 @@ func (c *Roller) RemoveLegacyMember(ctx context.Context, since time.Time) error 
 		if errors.Is(err, etcd.ErrUnsettled) {
 			return "etcd to be sure of its members", nil
 		}
-		if err == nil && !since.IsZero() {
-			c.note("member %s of the legacy master is gone; etcd needed both members for %s", legacy.ID, c.Clock.Since(since).Round(time.Second))
+		if err == nil {
+			c.note("member %s of the legacy master is gone", legacy.ID)
+			c.single(true)
 		}
 		return "", err
 	})

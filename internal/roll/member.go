@@ -195,6 +195,10 @@ func (c *Roller) Promote(ctx context.Context) error {
 		if good++; good < steady {
 			return "the connection to learner " + m.ID.String() + " to last", nil
 		}
+		// It is noted by every try: what was noted by one that changed nothing is not when etcd began to need both.
+		if err := c.doubling(ctx); err != nil {
+			return "", err
+		}
 		if err := c.gate(ctx); err != nil {
 			return "", err
 		}
@@ -236,7 +240,9 @@ func (c *Roller) VerifyPromoted(ctx context.Context) error {
 
 // Part takes every member but the legacy one out of etcd again: the leadership goes back first, if it is not there. As long as a new member
 // votes, etcd needs both, so this comes before its machine is stopped; and once more after it, for a machine that was just adding itself.
+// That etcd needs one member again is told also when somebody has removed the other before: a run that was killed right after it could not.
 func (c *Roller) Part(ctx context.Context) error {
+	seen, voted := false, false
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		status, err := c.Members.Status(ctx, c.legacyEndpoint())
 		if err != nil {
@@ -253,6 +259,7 @@ func (c *Roller) Part(ctx context.Context) error {
 			if m.ID == status.Member {
 				continue
 			}
+			seen, voted = true, voted || !m.Learner
 			if err := c.leadByLegacy(ctx, status); err != nil {
 				// The removal goes through the legacy member also while it follows; a leader that is removed steps down.
 				c.tell("the legacy member does not lead again yet: %s", err)
@@ -268,7 +275,11 @@ func (c *Roller) Part(ctx context.Context) error {
 				return "", err
 			}
 			c.note("member %s is taken out of etcd again", m.ID)
+			if !m.Learner {
+				c.single(true)
+			}
 		}
+		c.single(voted || !seen)
 		return "", nil
 	})
 }

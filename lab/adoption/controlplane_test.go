@@ -289,7 +289,7 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	x.assertReplaced(1)
 	assert.Len(t, x.listed(), 1)
 	for line := range strings.Lines(said) {
-		if strings.Contains(line, "etcd needed both members for ") {
+		if strings.Contains(line, "etcd needed both members for at most ") {
 			t.Log(strings.TrimSpace(line))
 		}
 	}

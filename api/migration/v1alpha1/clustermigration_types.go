@@ -271,6 +271,12 @@ type ClusterMigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Elections int32 `json:"elections,omitempty"`
+	// twoMembersSince is when etcd was about to need both members, the legacy control plane's and the new one's, for every write.
+	// +optional
+	TwoMembersSince *metav1.Time `json:"twoMembersSince,omitempty"`
+	// twoMembersUntil is when it was first seen to need only one again. It is not set while it may need both.
+	// +optional
+	TwoMembersUntil *metav1.Time `json:"twoMembersUntil,omitempty"`
 	// planDigest is the digest of the plan that the migration was begun with, where it was given one: no later run goes on with another one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

@@ -137,6 +137,14 @@ func (in *ClusterMigrationStatus) DeepCopyInto(out *ClusterMigrationStatus) {
 		*out = new(Run)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.TwoMembersSince != nil {
+		in, out := &in.TwoMembersSince, &out.TwoMembersSince
+		*out = (*in).DeepCopy()
+	}
+	if in.TwoMembersUntil != nil {
+		in, out := &in.TwoMembersUntil, &out.TwoMembersUntil
+		*out = (*in).DeepCopy()
+	}
 	if in.SavedEtcd != nil {
 		in, out := &in.SavedEtcd, &out.SavedEtcd
 		*out = new(SavedEtcd)

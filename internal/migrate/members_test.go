@@ -1,0 +1,78 @@
+package migrate
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+)
+
+// process is an engine as a new process has it: it knows what was written.
+func (w *world) process(t *testing.T) *Engine {
+	t.Helper()
+	e := &Engine{
+		Work: &Work{}, Journal: &Journal{Client: w.api, Clock: w.clk, Gate: func(context.Context) error { return nil }}, Log: &Log{Clock: w.clk, Cluster: "al9qy"}, Client: w.api, Clock: w.clk,
+	}
+	require.NoError(t, e.Journal.open(t.Context(), "org-acme", "al9qy", nil))
+	require.NoError(t, e.Log.open(t.Context(), w.api, "org-acme"))
+	e.Journal.Object.Status.Step = stepLeave
+	return e
+}
+
+// stretches are the notes about how long etcd needed two members.
+func stretches(w *world, t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, note := range w.events(t, history.StepProgress) {
+		if _, text, found := strings.Cut(note, ": etcd needed both members "); found {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// TestTheStretchWithTwoMembersIsNotedOnce, with its whole length, whichever process sees its end, and however many were killed in it.
+func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	e := w.process(t)
+	e.single(true)
+	require.NoError(t, e.save(t.Context()))
+	assert.Empty(t, stretches(w, t), "it never had two")
+
+	require.NoError(t, e.doubling(t.Context()))
+	w.clk.Step(time.Minute)
+	e = w.process(t) // The first was killed before the vote was given: the next try begins the stretch.
+	require.NoError(t, e.doubling(t.Context()))
+	w.clk.Step(90 * time.Second)
+	w.process(t).single(true) // killed before it could write
+	w.clk.Step(10 * time.Second)
+	e = w.process(t)
+	e.single(true)
+	e.single(true)
+	require.NoError(t, e.save(t.Context()))
+	w.clk.Step(time.Hour)
+	e = w.process(t)
+	e.single(true)
+	e.single(false)
+	require.NoError(t, e.save(t.Context()))
+	assert.Equal(t, []string{"for at most 1m40s"}, stretches(w, t))
+	status := w.status(t).Status
+	assert.Equal(t, 100*time.Second, status.TwoMembersUntil.Sub(status.TwoMembersSince.Time))
+
+	// A second migration after a rollback has a stretch of its own, or none.
+	require.NoError(t, e.doubling(t.Context()))
+	assert.Nil(t, w.status(t).Status.TwoMembersUntil)
+	w.process(t).single(false)
+	e = w.process(t)
+	e.single(false)
+	require.NoError(t, e.save(t.Context()))
+	assert.Equal(t, (*metav1.Time)(nil), w.status(t).Status.TwoMembersSince)
+	assert.Len(t, stretches(w, t), 1)
+}

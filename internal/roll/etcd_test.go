@@ -1,0 +1,238 @@
+package roll
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+)
+
+const (
+	legacyID, newID = 0x1e, 0x2e
+	peerOfNew       = "https://10.1.2.3:2380"
+)
+
+// ring is etcd as its members see it: the tests against real ones are in the lab.
+type ring struct {
+	mu      sync.Mutex
+	members []*pb.Member
+	leader  uint64
+	// lose are the changes that are made and not answered, away the members that nobody can ask.
+	lose, away map[string]bool
+	// done is what was changed, in its order, and what was told of it meanwhile.
+	done []string
+}
+
+// newRing has the legacy member, and the new machine's with or without a vote.
+func newRing(learner bool) *ring {
+	return &ring{
+		leader: legacyID, lose: map[string]bool{}, away: map[string]bool{},
+		members: []*pb.Member{{ID: legacyID, Name: "etcd", PeerURLs: []string{"https://127.0.0.1:2380"}}, {ID: newID, Name: "al9qy-cp-x", PeerURLs: []string{peerOfNew}, IsLearner: learner}},
+	}
+}
+
+func (r *ring) tell(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done = append(r.done, what)
+}
+
+func (r *ring) told() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.done)
+}
+
+// change makes a change as one member is asked to.
+func (r *ring) change(name string, do func()) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
+	r.done = append(r.done, name)
+	if r.lose[name] {
+		return status.Error(codes.Unavailable, "nobody heard the answer")
+	}
+	return nil
+}
+
+// asked is one member of the ring.
+type asked struct {
+	pb.UnimplementedClusterServer
+	pb.UnimplementedMaintenanceServer
+	*ring
+
+	id uint64
+}
+
+func (a *asked) header() *pb.ResponseHeader { return &pb.ResponseHeader{ClusterId: 1, MemberId: a.id} }
+
+func (a *asked) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &pb.MemberListResponse{Header: a.header(), Members: slices.Clone(a.members)}, nil
+}
+
+func (a *asked) MemberPromote(_ context.Context, request *pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
+	return &pb.MemberPromoteResponse{Header: a.header()}, a.change("promote", func() {
+		for _, m := range a.members {
+			m.IsLearner = m.IsLearner && m.ID != request.ID
+		}
+	})
+}
+
+func (a *asked) MemberRemove(_ context.Context, request *pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
+	return &pb.MemberRemoveResponse{Header: a.header()}, a.change("remove", func() {
+		a.members = slices.DeleteFunc(slices.Clone(a.members), func(m *pb.Member) bool { return m.ID == request.ID })
+	})
+}
+
+func (a *asked) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &pb.StatusResponse{Header: a.header(), Leader: a.leader}, nil
+}
+
+// serve answers for one member, and returns how it is reached.
+func (r *ring) serve(t *testing.T, id uint64, certificate tls.Certificate) string {
+	t.Helper()
+	server, rpc := &asked{ring: r, id: id}, grpc.NewServer()
+	pb.RegisterClusterServer(rpc, server)
+	pb.RegisterMaintenanceServer(rpc, server)
+	h := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if strings.HasPrefix(request.Header.Get("Content-Type"), "application/grpc") {
+			rpc.ServeHTTP(w, request)
+			return
+		}
+		_, _ = io.WriteString(w, fmt.Sprintf("# TYPE etcd_network_active_peers gauge\netcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} 1\n", legacyID, newID))
+	}))
+	h.TLS, h.EnableHTTP2 = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, true
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	return h.Listener.Addr().String()
+}
+
+// join makes a control plane whose etcd the ring is, in a management cluster with the new machine.
+func (r *ring) join(t *testing.T) *Roller {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost", "etcd.test"}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	raw, err := x509.MarshalECPrivateKey(private)
+	require.NoError(t, err)
+	cert, key := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})
+	pair, err := tls.X509KeyPair(cert, key)
+	require.NoError(t, err)
+
+	c := with(t, append(firstNew("addresses: [{type: InternalIP, address: 10.1.2.3}]"), `
+apiVersion: v1
+kind: Node
+metadata: {name: al9qy-cp-x}
+spec: {providerID: kvm://al9qy/al9qy-cp-x}
+`)...)
+	c.Workload, c.Patience, c.Credentials = c.Management, time.Minute, etcd.TLS{CA: cert, Cert: cert, Key: key}
+	old, fresh := r.serve(t, legacyID, pair), r.serve(t, newID, pair)
+	dial := func(ctx context.Context, who, address string) (net.Conn, error) {
+		r.mu.Lock()
+		away := r.away[who]
+		r.mu.Unlock()
+		if away {
+			return nil, errors.New("no way to " + who)
+		}
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	}
+	c.DialPod = func(ctx context.Context, _, _ string, _ int) (net.Conn, error) { return dial(ctx, "new", fresh) }
+	c.Members, err = etcd.New(etcd.Options{
+		Endpoints: []etcd.Endpoint{{URL: "https://etcd.test:443"}}, TLS: c.Credentials,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "legacy", old) },
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, c.Members.Close()) })
+	c.Doubling = func(context.Context) error {
+		r.tell("doubling")
+		return nil
+	}
+	c.Single = func(ever bool) { r.tell(map[bool]string{true: "single", false: "never double"}[ever]) }
+	// What is polled goes on at once.
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	c.Clock = clk
+	ctx, cancel := context.WithCancel(t.Context())
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		for ctx.Err() == nil {
+			if clk.HasWaiters() {
+				clk.Step(pollPause)
+			}
+			time.Sleep(time.Millisecond) // the clock of the code under test is the one that is moved
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		ticking.Wait()
+	})
+	return c
+}
+
+// TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd: before the vote is given, and when the other member is seen to be gone, also by a run that did not remove it, or did
+// not hear that it had.
+func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
+	t.Parallel()
+	gone := func(id uint64) func(r *ring) {
+		return func(r *ring) { r.members = slices.DeleteFunc(r.members, func(m *pb.Member) bool { return m.ID == id }) }
+	}
+	lost := func(r *ring) { r.lose["remove"] = true }
+	promote, leave, part := (*Roller).Promote, (*Roller).RemoveLegacyMember, (*Roller).Part
+	for name, test := range map[string]struct {
+		learner bool
+		before  func(r *ring)
+		do      func(*Roller, context.Context) error
+		want    []string
+	}{
+		"a vote is given":                {true, nil, promote, []string{"doubling", "promote"}},
+		"a vote was given":               {false, nil, promote, nil},
+		"the legacy member leaves":       {false, nil, leave, []string{"remove", "single"}},
+		"the answer is lost":             {false, lost, leave, []string{"remove", "single"}},
+		"it left before":                 {false, gone(legacyID), leave, []string{"single"}},
+		"the new one leaves":             {false, nil, part, []string{"remove", "single", "single"}},
+		"nobody heard that it did":       {false, lost, part, []string{"remove", "single"}},
+		"the new one left before":        {false, gone(newID), part, []string{"single"}},
+		"the new one never had its vote": {true, nil, part, []string{"remove", "never double"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRing(test.learner)
+			if test.before != nil {
+				test.before(r)
+			}
+			c := r.join(t)
+			require.NoError(t, test.do(c, t.Context()))
+			assert.Equal(t, test.want, r.told())
+		})
+	}
+}
