@@ -39,6 +39,10 @@ type Finalizer struct {
 	RecordLabels map[string]string
 	// KeepNamespace leaves the legacy namespace, with what is in it that nobody knows about, and the kubeconfig that others may use.
 	KeepNamespace bool
+	// Unpublishing is asked before the legacy Services go; whole says that all of them are there, so that the workers' ports are published until now. Published hears
+	// that the provider's own has taken their place.
+	Unpublishing func(ctx context.Context, whole bool) error
+	Published    func()
 	// Note hears what belongs into the log of the migration.
 	Note func(sentence string)
 }

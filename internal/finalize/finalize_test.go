@@ -247,6 +247,27 @@ func TestALegacyServiceStaysWhenTheProvidersWouldBeRefused(t *testing.T) {
 	assert.NotEmpty(t, x.writes)
 }
 
+// TestTheWorkersPortsAreSaidToBeAwaySinceTheyWent: a run that goes on finds Services gone, and does not know since when.
+func TestTheWorkersPortsAreSaidToBeAwaySinceTheyWent(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.List(t.Context()))
+	var told []string
+	x.Unpublishing = func(_ context.Context, whole bool) error {
+		told = append(told, map[bool]string{true: "whole", false: "in part"}[whole])
+		assert.Equal(t, whole, x.index("delete Service/"+id+"/worker") < 0, "before the first one goes")
+		return nil
+	}
+	x.Published = func() { told = append(told, "published") }
+	own := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}
+	require.NoError(t, x.api.Delete(t.Context(), own))
+	x.Patience = 50 * time.Millisecond
+	require.ErrorIs(t, x.SwitchServices(t.Context()), kube.ErrNotInTime, "nobody plays the provider")
+	require.NoError(t, x.api.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}))
+	require.NoError(t, x.SwitchServices(t.Context()))
+	assert.Equal(t, []string{"whole", "in part", "published"}, told)
+}
+
 func TestWhatNobodyKnowsAboutStays(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)

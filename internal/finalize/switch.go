@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -147,8 +146,7 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 	if err := f.set(ctx, map[string]any{"endpoints": nil}); err != nil {
 		return err
 	}
-	began := f.Clock.Now()
-	if err := f.remove(ctx, l.of(plan.StageService)); err != nil {
+	if err := f.unpublish(ctx, l.of(plan.StageService), ports != nil); err != nil {
 		return err
 	}
 	if ports != nil {
@@ -158,12 +156,32 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 		if err := f.awaitOwn(ctx, serviceKind(), f.Picture.ID+suffixWorkers); err != nil {
 			return err
 		}
-		f.note("nobody published the workers' ports for at most %s", f.Clock.Since(began).Round(time.Millisecond))
+		if f.Published != nil {
+			f.Published()
+		}
 	}
 	if err := f.awaitEndpoint(ctx); err != nil {
 		return err
 	}
 	return f.reach(ctx)
+}
+
+// unpublish removes the legacy Services. When they went is told before: a run that goes on after a crash finds them gone, and cannot know since when.
+func (f *Finalizer) unpublish(ctx context.Context, services []plan.Removal, published bool) error {
+	whole := true
+	for _, r := range services {
+		o, err := f.live(ctx, r.Object)
+		if err != nil {
+			return err
+		}
+		whole = whole && o != nil
+	}
+	if published && f.Unpublishing != nil {
+		if err := f.Unpublishing(ctx, whole); err != nil {
+			return err
+		}
+	}
+	return f.remove(ctx, services)
 }
 
 // mayPublish asks by a dry run whether the management cluster would take the provider's Service: without its node ports, which the legacy one still has. A quota or a

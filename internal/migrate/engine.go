@@ -193,7 +193,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
 	if e.Work.Finalizer != nil {
-		e.Work.Finalizer.Note = e.note
+		e.Work.Finalizer.Note, e.Work.Finalizer.Unpublishing, e.Work.Finalizer.Published = e.note, e.unpublishing, e.published
 	}
 	e.Work.Note = e.note
 	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
@@ -773,6 +773,27 @@ func (e *Engine) single(ever bool) {
 		status.TwoMembersUntil = e.Journal.now()
 		e.note(fmt.Sprintf("etcd needed both members for at most %s", status.TwoMembersUntil.Sub(status.TwoMembersSince.Time)))
 	}
+}
+
+// unpublishing notes that nobody is about to publish the workers' ports, before the first Service goes: a run that finds some of them gone leaves what is noted, unless nobody
+// noted it.
+func (e *Engine) unpublishing(ctx context.Context, whole bool) error {
+	status := &e.Journal.Object.Status
+	if !whole && status.UnpublishedSince != nil {
+		return nil
+	}
+	status.UnpublishedSince, status.UnpublishedUntil = e.Journal.now(), nil
+	return e.save(ctx)
+}
+
+// published notes that somebody publishes the workers' ports again, and for how long nobody did at most: once, as single does.
+func (e *Engine) published() {
+	status := &e.Journal.Object.Status
+	if status.UnpublishedSince == nil || status.UnpublishedUntil != nil {
+		return
+	}
+	status.UnpublishedUntil = e.Journal.soon()
+	e.note(fmt.Sprintf("nobody published the workers' ports for at most %s", status.UnpublishedUntil.Sub(status.UnpublishedSince.Time)))
 }
 
 // saved notes where etcd is saved, before anything else is done: who has to restore it may sit at another machine. It is tried until it is noted: the step as a whole

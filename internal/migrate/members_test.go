@@ -76,3 +76,28 @@ func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
 	assert.Equal(t, (*metav1.Time)(nil), w.status(t).Status.TwoMembersSince)
 	assert.Len(t, stretches(w, t), 1)
 }
+
+// TestTheTimeWithoutTheWorkersPortsIsNotedOnce, from the moment in which the first Service was about to go.
+func TestTheTimeWithoutTheWorkersPortsIsNotedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	require.NoError(t, w.process(t).unpublishing(t.Context(), true)) // killed before anything went
+	w.clk.Step(24 * time.Hour)
+	require.NoError(t, w.process(t).unpublishing(t.Context(), true)) // killed when some had gone
+	w.clk.Step(90 * time.Second)
+	require.NoError(t, w.process(t).unpublishing(t.Context(), false))
+	w.clk.Step(1500 * time.Millisecond)
+	for range 2 {
+		e := w.process(t)
+		e.published()
+		require.NoError(t, e.save(t.Context()))
+		w.clk.Step(time.Hour)
+	}
+	var noted []string
+	for _, note := range w.events(t, history.StepProgress) {
+		if strings.Contains(note, "nobody published") {
+			noted = append(noted, note)
+		}
+	}
+	assert.Equal(t, []string{stepLeave + ": nobody published the workers' ports for at most 1m32s"}, noted)
+}

@@ -277,6 +277,12 @@ type ClusterMigrationStatus struct {
 	// twoMembersUntil is when it was first seen to need only one again. It is not set while it may need both.
 	// +optional
 	TwoMembersUntil *metav1.Time `json:"twoMembersUntil,omitempty"`
+	// unpublishedSince is when the legacy Service that publishes the workers' ports was about to go.
+	// +optional
+	UnpublishedSince *metav1.Time `json:"unpublishedSince,omitempty"`
+	// unpublishedUntil is when the provider's own was seen in its place. It is not set while nobody may publish them.
+	// +optional
+	UnpublishedUntil *metav1.Time `json:"unpublishedUntil,omitempty"`
 	// planDigest is the digest of the plan that the migration was begun with, where it was given one: no later run goes on with another one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

@@ -145,6 +145,14 @@ func (in *ClusterMigrationStatus) DeepCopyInto(out *ClusterMigrationStatus) {
 		in, out := &in.TwoMembersUntil, &out.TwoMembersUntil
 		*out = (*in).DeepCopy()
 	}
+	if in.UnpublishedSince != nil {
+		in, out := &in.UnpublishedSince, &out.UnpublishedSince
+		*out = (*in).DeepCopy()
+	}
+	if in.UnpublishedUntil != nil {
+		in, out := &in.UnpublishedUntil, &out.UnpublishedUntil
+		*out = (*in).DeepCopy()
+	}
 	if in.SavedEtcd != nil {
 		in, out := &in.SavedEtcd, &out.SavedEtcd
 		*out = new(SavedEtcd)
