@@ -236,3 +236,44 @@ func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestAWayBackIsNotRefusedForTheMachineItIsTakenFor: when nobody can ask the new machine, the legacy member says that it is in. One that answers for the new machine, or does
+// not know it, says nothing.
+func TestAWayBackIsNotRefusedForTheMachineItIsTakenFor(t *testing.T) {
+	t.Parallel()
+	gone := func(id uint64) func(r *ring) {
+		return func(r *ring) { r.members = slices.DeleteFunc(r.members, func(m *pb.Member) bool { return m.ID == id }) }
+	}
+	for name, test := range map[string]struct {
+		away   []string
+		before func(r *ring)
+		left   bool
+		fails  bool
+	}{
+		"both answer":                      {nil, nil, false, false},
+		"the legacy member has left":       {[]string{"legacy"}, gone(legacyID), true, false},
+		"nobody can ask the new machine":   {[]string{"new"}, nil, false, false},
+		"nobody can ask any":               {[]string{"new", "legacy"}, nil, false, true},
+		"the legacy one does not know it":  {[]string{"new"}, gone(newID), false, true},
+		"another one answers in its place": {[]string{"new"}, gone(legacyID), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRing(false)
+			if test.before != nil {
+				test.before(r)
+			}
+			c := r.join(t)
+			for _, who := range test.away {
+				r.away[who] = true
+			}
+			left, err := c.Left(t.Context())
+			if test.fails {
+				require.ErrorContains(t, err, "no way to new")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, test.left, left)
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -120,10 +121,33 @@ func (c *Roller) Uncordon(ctx context.Context) error {
 	return c.uncordon(ctx, master)
 }
 
-// Left tells that the legacy member is not part of etcd any more: there is no way back from there.
+// Left tells that the legacy member is not part of etcd any more: there is no way back from there. Where the new machine cannot be asked, the legacy member's word counts that
+// it is in: what keeps a way back from being taken must not be what it is taken for.
 func (c *Roller) Left(ctx context.Context) (bool, error) {
 	_, legacy, err := c.membersNow(ctx)
+	if err != nil && ctx.Err() == nil {
+		if in, unsaid := c.stillIn(ctx); unsaid == nil && in {
+			return false, nil
+		}
+	}
 	return legacy == nil, err
+}
+
+// stillIn asks the legacy member whether it is one of a majority with the new machine's: a member that has left, or that is cut off from the others, cannot say so.
+func (c *Roller) stillIn(ctx context.Context) (bool, error) {
+	fresh, err := c.newMember(ctx)
+	if err != nil || fresh == nil {
+		return false, err
+	}
+	status, err := c.Members.Status(ctx, c.legacyEndpoint())
+	if err != nil || status.Member == fresh.ID {
+		return false, err
+	}
+	all, err := c.Members.Members(ctx)
+	is := func(id etcd.ID) bool {
+		return slices.ContainsFunc(all.Members, func(m etcd.Member) bool { return m.ID == id })
+	}
+	return is(status.Member) && is(fresh.ID), err
 }
 
 // membersNow asks the new machine's etcd for its members, and tells which one is the legacy master's.
