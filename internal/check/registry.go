@@ -427,10 +427,10 @@ func Registry() []Check {
 		},
 		{
 			ID: "CHK-CP-004", Category: categoryControlPlane, Title: "static pods of a new control plane are admitted", Short: "pod policy", Severity: Warn, Needs: []Fact{Boot},
-			Hint:  "nothing to do: phase 4 creates the policy binding, and removes it with the last PodSecurityPolicy",
+			Hint:  "nothing to do: phase 4 creates the policy binding; remove it with the last PodSecurityPolicy",
 			Looks: "Whether the API server admits pods by PodSecurityPolicy, and whether a privileged policy exists in the workload cluster.",
 			Why:   "Where no policy admits a node's mirror pods, Cluster API never sees the new API server and etcd as healthy.",
-			Fix:   "Nothing. Before the new node joins, phase 4 binds a privileged policy to nodes.",
+			Fix:   "Nothing. Before the new node joins, phase 4 binds a privileged policy to nodes, by Role and RoleBinding `migration-mirror-pods` in `kube-system`. They stay as long as PodSecurityPolicy decides; remove them with the last policy.",
 			run:   mirrorPodsAdmitted,
 		},
 		{

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -266,6 +268,36 @@ func TestTheWorkersPortsAreSaidToBeAwaySinceTheyWent(t *testing.T) {
 	require.NoError(t, x.api.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}))
 	require.NoError(t, x.SwitchServices(t.Context()))
 	assert.Equal(t, []string{"whole", "in part", "published"}, told)
+}
+
+// TestNoMarkOfTheMigrationIsLeftInTheWorkloadCluster, but what it has permitted stays, and what is not its own is left alone.
+func TestNoMarkOfTheMigrationIsLeftInTheWorkloadCluster(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	marks := map[string]string{translate.LabelCluster: id, translate.Domain + "/other": "", "team": "shop"}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "migration-mirror-pods", UID: "r", Labels: marks}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"use"}}}}
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "migration-mirror-pods", UID: "b", Labels: marks}}
+	foreign := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "of-another", Labels: map[string]string{translate.LabelCluster: "b4n9x"}}}
+	inside := fake.NewClientBuilder().WithScheme(x.api.Scheme()).WithObjects(role, binding, foreign).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if kind := list.GetObjectKind().GroupVersionKind(); kind.Group == "policy" {
+				return &meta.NoKindMatchError{GroupKind: kind.GroupKind()}
+			}
+			return c.List(ctx, list, opts...)
+		},
+	}).Build()
+	x.Workload = adopt.Side{Client: inside, Writer: kube.NewWriter(inside, kube.WriterOptions{})}
+	for range 2 {
+		require.NoError(t, x.unmarkInside(t.Context()))
+	}
+	for _, o := range []client.Object{role, binding, foreign} {
+		require.NoError(t, inside.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+	}
+	assert.Equal(t, map[string]string{"team": "shop"}, role.Labels)
+	assert.NotEmpty(t, role.Rules)
+	assert.Equal(t, map[string]string{"team": "shop"}, binding.Labels)
+	assert.Equal(t, map[string]string{translate.LabelCluster: "b4n9x"}, foreign.Labels)
+	assert.Len(t, x.notes, 2, "each is named once")
 }
 
 func TestWhatNobodyKnowsAboutStays(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -237,9 +239,45 @@ func (f *Finalizer) Unmark(ctx context.Context) error {
 		return err
 	}
 	if n := namespaces[f.Result.Namespace]; n != nil && n.GetLabels()[translate.LabelCluster] == f.Picture.ID {
-		return f.unmark(ctx, f.Management, n)
+		if err := f.unmark(ctx, f.Management, n); err != nil {
+			return err
+		}
+	}
+	return f.unmarkInside(ctx)
+}
+
+// unmarkInside takes the marks off what the migration has made in the workload cluster. The permission itself stays: as long as PodSecurityPolicy decides, the control plane's
+// static pods are seen only with it, and whoever ends that ends it.
+func (f *Finalizer) unmarkInside(ctx context.Context) error {
+	for _, p := range markedInside() {
+		found, err := adopt.List(ctx, f.Workload.Client, p.kind, p.namespace)
+		if meta.IsNoMatchError(err) {
+			continue // The new control plane may be one that does not know it any more.
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			o := found[name]
+			if o.GetLabels()[translate.LabelCluster] != f.Picture.ID {
+				continue
+			}
+			if err := f.unmark(ctx, f.Workload, o); err != nil {
+				return err
+			}
+			f.note("%s stays in the workload cluster: nodes need it as long as PodSecurityPolicy admits pods", kube.TargetOf(o))
+		}
 	}
 	return nil
+}
+
+// markedInside are the places in the workload cluster where the migration has made objects that stay.
+func markedInside() []place {
+	rbac := rbacv1.SchemeGroupVersion
+	return []place{
+		{rbac.WithKind("Role"), metav1.NamespaceSystem}, {rbac.WithKind("RoleBinding"), metav1.NamespaceSystem},
+		{schema.GroupVersionKind{Group: "policy", Version: "v1beta1", Kind: "PodSecurityPolicy"}, ""},
+	}
 }
 
 // marked are the kinds of which the migration has made objects that stay.
