@@ -23,6 +23,8 @@ import (
 const (
 	apiServicesSuffix = "-migration-apiservices"
 	apiServicesKey    = "apiservices.json.gz"
+	// beforeKey holds the names of what was called like something of kubeadm's before it came.
+	beforeKey = "before.json"
 	// builtIn is how kube-aggregator marks what an API server makes of its own APIs, once, when it starts (kubernetes v1.22,
 	// staging/src/k8s.io/kube-aggregator/pkg/controllers/autoregister).
 	builtIn = "kube-aggregator.kubernetes.io/automanaged"
@@ -36,6 +38,7 @@ func apiServiceKind() schema.GroupVersionKind {
 
 // SaveAPIServices keeps a copy of the workload cluster's APIServices, once. A newer API server deletes the built-in ones that it does not serve any
 // more, seconds before it is ready, and the older one makes them again only when it starts (init-join-proof.md 10).
+// Beside it, it keeps the names of what is there already that kubeadm would leave: it is somebody else's, and no undo may take it away.
 func (c *Roller) SaveAPIServices(ctx context.Context) error {
 	kept, err := c.get(ctx, coreKind("ConfigMap"), c.Picture.ID+apiServicesSuffix)
 	if err != nil || kept != nil {
@@ -61,7 +64,21 @@ func (c *Roller) SaveAPIServices(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("keeping the APIServices of cluster %s: %w", c.Picture.ID, err)
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"binaryData": map[string]any{apiServicesKey: base64.StdEncoding.EncodeToString(packed)}}}
+	before, err := c.leavings(ctx)
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(before))
+	for _, o := range before {
+		names = append(names, kube.TargetOf(o).String())
+	}
+	listed, err := json.Marshal(names)
+	if err != nil {
+		return fmt.Errorf("keeping what is in cluster %s before kubeadm: %w", c.Picture.ID, err)
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"binaryData": map[string]any{apiServicesKey: base64.StdEncoding.EncodeToString(packed)}, "data": map[string]any{beforeKey: string(listed)},
+	}}
 	o.SetGroupVersionKind(coreKind("ConfigMap"))
 	o.SetNamespace(c.Result.Namespace)
 	o.SetName(c.Picture.ID + apiServicesSuffix)
@@ -88,6 +105,23 @@ func (c *Roller) savedAPIServices(ctx context.Context) ([]map[string]any, *unstr
 		return nil, nil, fmt.Errorf("reading %s: %w", kube.TargetOf(kept), err)
 	}
 	return saved, kept, nil
+}
+
+// before are the names of what was there before kubeadm came, as they were kept; none where nobody has kept them.
+func (c *Roller) before(ctx context.Context) ([]string, error) {
+	kept, err := c.get(ctx, coreKind("ConfigMap"), c.Picture.ID+apiServicesSuffix)
+	if err != nil || kept == nil {
+		return nil, err
+	}
+	listed := text(kept, "data", beforeKey)
+	if listed == "" {
+		return nil, nil
+	}
+	var names []string
+	if err := json.Unmarshal([]byte(listed), &names); err != nil {
+		return nil, fmt.Errorf("reading %s of %s: %w", beforeKey, kube.TargetOf(kept), err)
+	}
+	return names, nil
 }
 
 // VerifyAPIServicesSaved reads the copy.

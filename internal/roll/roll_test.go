@@ -39,6 +39,8 @@ func with(t *testing.T, objects ...string) *Roller {
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
 	require.NoError(t, clusterv1.AddToScheme(scheme))
 	require.NoError(t, infrav1.AddToScheme(scheme))
+	scheme.AddKnownTypeWithName(apiServiceKind(), &unstructured.Unstructured{})
+	scheme.AddKnownTypeWithName(apiServiceKind().GroupVersion().WithKind("APIServiceList"), &unstructured.UnstructuredList{})
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Cluster{}).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }) //nolint:forcetypeassert // Nothing else is indexed.
 	for _, text := range objects {

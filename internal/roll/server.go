@@ -441,7 +441,7 @@ func (l leaving) is(name string) bool {
 }
 
 // Clean removes from the workload cluster what the new machine left there: its Node, which Cluster API does not delete because it belongs to the only
-// control plane Machine, its static pods, and what kubeadm made. It comes after the machine is gone.
+// control plane Machine, its static pods, and what kubeadm made. What was called so before stays. It comes after the machine is gone.
 func (c *Roller) Clean(ctx context.Context) error {
 	ours := c.providerIDPrefix()
 	nodes, err := adopt.List(ctx, c.Workload.Client, coreKind("Node"), "")
@@ -456,23 +456,45 @@ func (c *Roller) Clean(ctx context.Context) error {
 			return err
 		}
 	}
+	before, err := c.before(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := c.leavings(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range left {
+		target := kube.TargetOf(o)
+		if slices.Contains(before, target.String()) {
+			c.note("%s stays: it was there before the new machine, which may have changed it", target)
+			continue
+		}
+		if err := c.Workload.Writer.Delete(ctx, target, metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leavings are the objects in the workload cluster that are called like what kubeadm leaves, in the order in which they go.
+func (c *Roller) leavings(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
 	for _, l := range kubeadmLeavings() {
 		found, err := adopt.List(ctx, c.Workload.Client, l.GroupVersionKind, l.namespace)
 		if meta.IsNoMatchError(err) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
 			if l.is(name) {
-				if err := c.Workload.Writer.Delete(ctx, kube.TargetOf(found[name]), metav1.DeletePropagationBackground); err != nil {
-					return err
-				}
+				out = append(out, found[name])
 			}
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // providerIDPrefix begins the provider IDs of all machines of the cluster.
