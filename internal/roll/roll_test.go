@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clientfake "k8s.io/client-go/kubernetes/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -49,6 +50,13 @@ func with(t *testing.T, objects ...string) *Roller {
 		builder = builder.WithObjects(o)
 	}
 	c := builder.WithInterceptorFuncs(interceptor.Funcs{
+		// A real server gives every object a UID.
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if o.GetUID() == "" {
+				o.SetUID(types.UID("made-" + o.GetName()))
+			}
+			return c.Create(ctx, o, opts...)
+		},
 		// A real watch ends with its context.
 		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
 			w, err := c.Watch(ctx, list, opts...)
