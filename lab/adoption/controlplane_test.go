@@ -2,6 +2,8 @@ package adoption
 
 import (
 	"context"
+	"maps"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -426,6 +428,60 @@ func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 	x.o.untilDone(t, 1, changes, x.back, cli.CodeOK)
 	x.assertGone()
 	assert.Empty(t, adopted.Diff(x.settledHere()))
+}
+
+// TestWhatEtcdWasToldIsNotNoted kills the program when it is about to note that a step is done, or taken back, whose work went to etcd alone: no write to an API server tells of
+// it, so no other test dies right there. Forward, back from the promotion, and forward again to the end.
+func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "amnesiac", 1)
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	adopted := x.settledHere()
+	dies := func(step, state string, run func(context.Context, ...string) (cli.Code, string, string)) {
+		t.Helper()
+		noted := `{"id":"control-plane/` + step + `","state":"` + state + `"`
+		killed, _, code, said := x.o.dies(t.Context(), &reaper{after: 1, instead: true, count: func(request *http.Request) bool { return bookkeeping(request) && says(request, noted) }}, run)
+		require.True(t, killed, "%s was never noted as %s; it ended with %d: %s", step, state, code, said)
+	}
+	voters := func(want int) {
+		t.Helper()
+		roles := x.roles()
+		assert.Len(t, roles, want)
+		assert.NotContains(t, slices.Collect(maps.Values(roles)), etcd.Learner)
+	}
+	stretches := func(want int) {
+		t.Helper()
+		events, err := migrate.LoadEvents(t.Context(), reader(t), x.o.c.Namespace, x.o.c.ID)
+		require.NoError(t, err)
+		n := 0
+		for _, e := range events {
+			if strings.Contains(e.Message, "etcd needed both members for at most ") {
+				n++
+			}
+		}
+		assert.Equal(t, want, n, "notes of how long etcd needed both members")
+	}
+	dies("promote", "Done", x.run)
+	voters(2)
+	dies("promote", "Undone", x.back)
+	voters(1)
+	code, _, said = x.back(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertGone()
+	assert.Empty(t, adopted.Diff(x.settledHere()))
+	stretches(1)
+
+	dies("promote", "Done", x.run)
+	dies("lead", "Done", x.run)
+	last := func(ctx context.Context, more ...string) (cli.Code, string, string) {
+		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
+	}
+	dies("leave", "Done", last)
+	code, _, said = last(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertReplaced(1)
+	stretches(2)
 }
 
 // TestAForeignMemberStopsTheMove has a voter of somebody else in etcd.

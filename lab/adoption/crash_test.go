@@ -29,7 +29,9 @@ type reaper struct {
 	// after is the number of the write after which to kill, counted among those that count says; 0 never kills.
 	after int
 	count func(*http.Request) bool
-	kill  context.CancelFunc
+	// instead kills before that write is sent: what came before it, and went another way, is done, and nobody has noted it.
+	instead bool
+	kill    context.CancelFunc
 
 	mu   sync.Mutex
 	seen []string
@@ -54,6 +56,11 @@ func (r *reaping) RoundTrip(request *http.Request) (*http.Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead {
+		return nil, errKilled
+	}
+	if r.instead && len(r.seen)+1 == r.after && r.count(request) {
+		r.seen, r.dead = append(r.seen, request.Method+" "+request.URL.Path), true
+		r.kill()
 		return nil, errKilled
 	}
 	response, err := r.transport.RoundTrip(request)
@@ -96,9 +103,14 @@ func changes(request *http.Request) bool {
 
 // killed runs the program and kills it after a write. It returns false when the program ended by itself, with its exit code.
 func (o *operator) killed(ctx context.Context, after int, count func(*http.Request) bool, run func(context.Context, ...string) (cli.Code, string, string)) (killed bool, seen []string, code cli.Code, said string) {
+	return o.dies(ctx, &reaper{after: after, count: count}, run)
+}
+
+// dies is killed for a reaper of one's own.
+func (o *operator) dies(ctx context.Context, r *reaper, run func(context.Context, ...string) (cli.Code, string, string)) (killed bool, seen []string, code cli.Code, said string) {
 	hard, kill := context.WithCancel(ctx)
 	defer kill()
-	r := &reaper{after: after, count: count, kill: kill}
+	r.kill = kill
 	o.wrap, o.hard = r.wrap, hard
 	defer func() { o.wrap, o.hard = nil, nil }()
 	// A killed process leaves its lock behind, and the next one waits until it has ended.
