@@ -123,8 +123,44 @@ type RunReport struct {
 	Accepted []check.Accepted `json:"accepted,omitempty"`
 	// Proof compares VMs and etcd with what they were before; absent when the run did not get that far.
 	Proof *proof.Proof `json:"proof,omitempty"`
+	// Facts are what the migration owes an account of, of all its runs; absent when there is nothing yet.
+	Facts *Facts `json:"facts,omitempty"`
 	// Impact is what the run's own measurements say of the cluster's users; absent when nothing was measured.
 	Impact *Impact `json:"impact,omitempty"`
+}
+
+// Facts are what people are promised to find in the report of a migration.
+type Facts struct {
+	// EtcdBefore are the members of etcd before the control plane was replaced, EtcdAfter those after the legacy one had left, or the new one again.
+	EtcdBefore []Member `json:"etcdBefore,omitempty"`
+	EtcdAfter  []Member `json:"etcdAfter,omitempty"`
+	// TwoMembers is when etcd needed both members for every write.
+	TwoMembers *Stretch `json:"twoMembers,omitempty"`
+	// Unpublished is when nobody published the workers' ports.
+	Unpublished *Stretch `json:"unpublished,omitempty"`
+	// Authority says who had the private key of the cluster's certificate authority.
+	Authority *Exposure `json:"authority,omitempty"`
+}
+
+// Member is a member of etcd as it was seen.
+type Member struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+	// Role is leader, follower, learner or unreached.
+	Role string `json:"role,omitempty"`
+}
+
+// Stretch is from before something began to after it ended: it lasted that long at most. Until is absent while it may go on.
+type Stretch struct {
+	Since time.Time  `json:"since"`
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// Exposure says who had a secret, and from where. It holds no part of it.
+type Exposure struct {
+	By   string    `json:"by"`
+	From string    `json:"from"`
+	At   time.Time `json:"at"`
 }
 
 // Phase is one phase as it went.

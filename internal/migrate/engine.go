@@ -188,14 +188,14 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	e.Log.Run = opts.Run
 	if e.Work.Roller != nil {
 		e.Work.Roller.Note, e.Work.Roller.Electing, e.Work.Roller.Saved = e.note, e.electing, e.saved
-		e.Work.Roller.Doubling, e.Work.Roller.Single = e.doubling, e.single
+		e.Work.Roller.Doubling, e.Work.Roller.Single, e.Work.Roller.Seen = e.doubling, e.single, e.seen
 		e.Work.PutOff = e.Work.Roller.PutOffWorker
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
 	if e.Work.Finalizer != nil {
 		e.Work.Finalizer.Note, e.Work.Finalizer.Unpublishing, e.Work.Finalizer.Published = e.note, e.unpublishing, e.published
 	}
-	e.Work.Note = e.note
+	e.Work.Note, e.Work.Exposed = e.note, e.exposed
 	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
 	e.Work.Course = func() proof.Course { return CourseOf(e.Journal.Object, e.Work.Adopter.Record) }
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
@@ -772,6 +772,28 @@ func (e *Engine) single(ever bool) {
 	default:
 		status.TwoMembersUntil = e.Journal.now()
 		e.note(fmt.Sprintf("etcd needed both members for at most %s", status.TwoMembersUntil.Sub(status.TwoMembersSince.Time)))
+	}
+}
+
+// seen keeps the members of etcd for the report, whichever run makes it. A table from before the replacement begins anew: nothing is behind it.
+func (e *Engine) seen(before bool, table *etcd.Table) {
+	members := make([]migrationv1alpha1.EtcdMember, 0, len(table.Members))
+	for i := range table.Members {
+		m := &table.Members[i]
+		members = append(members, migrationv1alpha1.EtcdMember{ID: m.ID.String(), Name: m.Name, Role: string(m.Role)})
+	}
+	status := &e.Journal.Object.Status
+	if before {
+		status.EtcdBefore, status.EtcdAfter = members, nil
+		return
+	}
+	status.EtcdAfter = members
+}
+
+// exposed keeps who had the private key of the CA, and when it was put into the management cluster first: nobody can take back that it was seen.
+func (e *Engine) exposed() {
+	if status := &e.Journal.Object.Status; status.Authority == nil {
+		status.Authority = &migrationv1alpha1.AuthorityExposure{By: e.Work.By, From: e.Work.Authority, At: *e.Journal.now()}
 	}
 }
 

@@ -473,6 +473,9 @@ func translated(ctx context.Context, w *Work) error {
 	if err := w.Adopter.Apply(ctx, translate.PhaseTranslate); err != nil {
 		return err
 	}
+	if w.Authority != "" && w.Exposed != nil {
+		w.Exposed()
+	}
 	if w.Authority != "" && w.Note != nil {
 		w.Note(fmt.Sprintf("the private key of the cluster's CA was read by %s from %s; Secrets of namespace %s hold it now, and whoever may read them can issue any certificate of the cluster", w.By, w.Authority, w.namespace()))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 )
 
@@ -100,4 +101,32 @@ func TestTheTimeWithoutTheWorkersPortsIsNotedOnce(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{stepLeave + ": nobody published the workers' ports for at most 1m32s"}, noted)
+}
+
+// TestWhatIsOwedAnAccountIsInTheReport of every later run: another process, on another machine, may make it.
+func TestWhatIsOwedAnAccountIsInTheReport(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	e := w.process(t)
+	assert.Nil(t, FactsOf(e.Journal.Object))
+	table := func(id etcd.ID, name string) *etcd.Table {
+		return &etcd.Table{Members: []etcd.Row{{Member: etcd.Member{ID: id, Name: name}, Role: etcd.Leader}}}
+	}
+	began := w.clk.Now()
+	e.Work.By, e.Work.Authority = "ada@anubis", "Secret vault/ca"
+	e.exposed()
+	e.seen(true, table(1, "etcd"))
+	require.NoError(t, e.doubling(t.Context()))
+	w.clk.Step(time.Minute)
+	e = w.process(t)
+	e.Work.By, e.Work.Authority = "grace@bastet", "Secret vault/ca"
+	e.exposed()
+	e.single(true)
+	e.seen(false, table(2, "al9qy-x"))
+	require.NoError(t, e.save(t.Context()))
+	ended := began.Add(time.Minute)
+	assert.Equal(t, &history.Facts{
+		EtcdBefore: []history.Member{{ID: "1", Name: "etcd", Role: "leader"}}, EtcdAfter: []history.Member{{ID: "2", Name: "al9qy-x", Role: "leader"}},
+		TwoMembers: &history.Stretch{Since: began, Until: &ended}, Authority: &history.Exposure{By: "ada@anubis", From: "Secret vault/ca", At: began},
+	}, FactsOf(w.status(t)))
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -199,6 +201,7 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 	if e.Writes != nil {
 		r.Writes = e.Writes.Writes()
 	}
+	r.Facts = FactsOf(e.Journal.Object)
 	r.Phases = Describe(e.Graph, e.Journal.Object)
 	for _, phase := range r.Phases {
 		for i := range phase.Steps {
@@ -212,6 +215,40 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 		}
 	}
 	return r
+}
+
+// FactsOf are what a migration owes an account of, of all its runs; nil when there is nothing yet.
+func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
+	status := &object.Status
+	members := func(from []migrationv1alpha1.EtcdMember) []history.Member {
+		var out []history.Member
+		for _, m := range from {
+			out = append(out, history.Member{ID: m.ID, Name: m.Name, Role: m.Role})
+		}
+		return out
+	}
+	stretch := func(since, until *metav1.Time) *history.Stretch {
+		if since == nil {
+			return nil
+		}
+		out := &history.Stretch{Since: since.UTC()}
+		if until != nil {
+			at := until.UTC()
+			out.Until = &at
+		}
+		return out
+	}
+	facts := &history.Facts{
+		EtcdBefore: members(status.EtcdBefore), EtcdAfter: members(status.EtcdAfter),
+		TwoMembers: stretch(status.TwoMembersSince, status.TwoMembersUntil), Unpublished: stretch(status.UnpublishedSince, status.UnpublishedUntil),
+	}
+	if a := status.Authority; a != nil {
+		facts.Authority = &history.Exposure{By: a.By, From: a.From, At: a.At.UTC()}
+	}
+	if reflect.ValueOf(*facts).IsZero() {
+		return nil
+	}
+	return facts
 }
 
 // Describe tells of every step of the graph how it went.

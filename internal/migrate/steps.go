@@ -43,6 +43,8 @@ type Work struct {
 
 	// Note hears what belongs into the log of the migration.
 	Note func(sentence string)
+	// Exposed hears that the private key of the cluster's CA is in the management cluster now.
+	Exposed func()
 	// PutOff lets pods come to a worker again whose drain was given up.
 	PutOff func(ctx context.Context, worker string) error
 	// Course is what the migration has done to machines and etcd so far.

@@ -15,6 +15,8 @@ type runPage struct {
 	Phases   []runPhaseView
 	WriteSum string
 	Writes   []writeView
+	// Facts are sentences about what the migration owes an account of.
+	Facts []string
 	// Impact are sentences about what users could notice.
 	Impact   []string
 	Accepted []fact
@@ -66,6 +68,9 @@ func htmlRun(w io.Writer, original *history.RunReport, o Options) error {
 		},
 	}
 	pg.Nav = []navItem{{"ended", "How it ended", 0}, {"phases", "Phases", len(r.Phases)}}
+	if len(pg.Run.Facts) > 0 {
+		pg.Nav = append(pg.Nav, navItem{"record", factsHeading, 0})
+	}
 	if r.Impact != nil {
 		pg.Nav = append(pg.Nav, navItem{"impact", impactHeading, 0})
 	}
@@ -88,7 +93,7 @@ func htmlRun(w io.Writer, original *history.RunReport, o Options) error {
 func viewRun(r *history.RunReport, o Options) *runPage {
 	v := &runPage{
 		Ended: issue{Mark: runMark(r.Outcome), Title: sentence(runMessage(r)), Detail: runSpan(r, o)}, WriteSum: capital(writesText(r.Writes)) + ".",
-		Accepted: acceptedFacts(r.Accepted, o), Impact: impactLines(r.Impact, o.Audience),
+		Accepted: acceptedFacts(r.Accepted, o), Facts: factLines(r.Facts, o.Audience), Impact: impactLines(r.Impact, o.Audience),
 	}
 	for _, p := range r.Phases {
 		pv := runPhaseView{

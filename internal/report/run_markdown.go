@@ -29,6 +29,12 @@ func markdownRun(w io.Writer, doc *history.RunReport, o Options) error {
 		m.kinds(subjectKinds(doc.Proof))
 		m.factsToLookAt(doc.Proof, "What the proof found")
 	}
+	if lines := factLines(doc.Facts, o.Audience); len(lines) > 0 {
+		m.heading(factsHeading)
+		for _, line := range lines {
+			m.item(prose(line) + ".")
+		}
+	}
 	if lines := impactLines(doc.Impact, o.Audience); len(lines) > 0 {
 		m.heading(impactHeading)
 		for _, line := range lines {

@@ -41,6 +41,9 @@ func tellRun(original *history.RunReport, o Options) *story {
 		s.Lead = append(s.Lead, told.Lead...)
 		s.Checks, s.Attention = told.Checks, told.Attention
 	}
+	for _, line := range factLines(r.Facts, Customer) {
+		s.Lead = append(s.Lead, line+".")
+	}
 	for _, line := range impactLines(hidden.Impact, Customer) {
 		s.Lead = append(s.Lead, line+".")
 	}

@@ -55,6 +55,12 @@ func runOfAl9qy() *history.RunReport {
 		}
 		r.Phases = append(r.Phases, p)
 	}
+	two, single, away, back := madeAt().Add(time.Hour), madeAt().Add(time.Hour+103*time.Second), madeAt().Add(48*time.Hour), madeAt().Add(48*time.Hour+2*time.Second)
+	r.Facts = &history.Facts{
+		EtcdBefore: []history.Member{{ID: "8e9e05c52164694d", Name: "etcd", Role: "leader"}}, EtcdAfter: []history.Member{{ID: "91bc3c398fb3c146", Name: "al9qy-x7k2p", Role: "leader"}},
+		TwoMembers: &history.Stretch{Since: two, Until: &single}, Unpublished: &history.Stretch{Since: away, Until: &back},
+		Authority: &history.Exposure{By: r.By, From: "Secret vault/al9qy-ca", At: madeAt()},
+	}
 	failed := madeAt().Add(time.Minute)
 	r.Impact = &history.Impact{
 		From: r.StartedAt, Until: r.FinishedAt, Every: "1s",
@@ -77,6 +83,7 @@ func runWithProof() *history.RunReport {
 func runThatFailed() *history.RunReport {
 	r := runOfAl9qy()
 	r.Run, r.Accepted, r.Writes = "0d4be5a1c377", nil, history.Writes{Total: 4, ByOne: map[string]int{"patch": 4}}
+	r.Facts.EtcdAfter, r.Facts.TwoMembers.Until, r.Facts.Unpublished, r.Facts.Authority = nil, nil, nil, nil
 	r.StartedAt = madeAt().Add(2 * time.Minute)
 	r.FinishedAt = r.StartedAt.Add(20 * time.Minute)
 	steps := r.Phases[2].Steps
@@ -150,6 +157,10 @@ func poisonedRun(s string) *history.RunReport {
 		Outcome: s, Message: s, Writes: history.Writes{Total: 2, ByOne: map[string]int{s: 2}}, Accepted: []check.Accepted{{ID: s, Reason: s}},
 		Phases: []history.Phase{{Name: s, Title: s, Steps: []history.Step{step("done"), step("failed"), step("running"), step("waiting")}}},
 		Proof:  poisonedProof(s),
+		Facts: &history.Facts{
+			EtcdBefore: []history.Member{{ID: s, Name: s, Role: s}}, EtcdAfter: []history.Member{{ID: s, Name: s, Role: s}}, TwoMembers: &history.Stretch{Since: begun},
+			Authority: &history.Exposure{By: s, From: s, At: begun},
+		},
 	}
 }
 

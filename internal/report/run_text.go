@@ -31,6 +31,7 @@ func textRun(w io.Writer, doc *history.RunReport, o Options) error {
 		map[bool]string{true: ", by " + doc.By}[doc.By != ""]+", with "+doc.Tool)
 	p.runPhases(doc, phases, o)
 	p.runProof(doc.Proof, o)
+	p.runFacts(doc.Facts, o)
 	p.runImpact(doc.Impact, o)
 	p.blank()
 	if doc.Proof != nil {
@@ -51,6 +52,19 @@ func textRun(w io.Writer, doc *history.RunReport, o Options) error {
 	advice, command := nextAfterRun(doc)
 	p.labelled("Next", plain, joinNonEmpty(": ", advice, command))
 	return p.flush()
+}
+
+// runFacts shows what the migration owes an account of, in every form: notes are for those who ask for all.
+func (p *printer) runFacts(doc *history.Facts, o Options) {
+	lines := factLines(doc, o.Audience)
+	if len(lines) == 0 {
+		return
+	}
+	p.blank()
+	p.title(factsHeading, quiet, "of all runs of the migration")
+	for _, line := range lines {
+		p.text("  ", plain, line)
+	}
 }
 
 // runImpact shows what was measured from outside while the run went on.

@@ -75,6 +75,8 @@ type Roller struct {
 	// ever says whether another one may have had a vote.
 	Doubling func(ctx context.Context) error
 	Single   func(ever bool)
+	// Seen hears the members of etcd before the control plane is replaced, and after it was, or was taken back.
+	Seen func(before bool, table *etcd.Table)
 }
 
 // Why the control plane cannot be moved.
@@ -257,6 +259,13 @@ func (c *Roller) doubling(ctx context.Context) error {
 func (c *Roller) single(ever bool) {
 	if c.Single != nil {
 		c.Single(ever)
+	}
+}
+
+func (c *Roller) seen(before bool, table *etcd.Table) {
+	c.note("etcd %s: %s", map[bool]string{true: "before", false: "after"}[before], tableText(table))
+	if c.Seen != nil {
+		c.Seen(before, table)
 	}
 }
 

@@ -229,7 +229,7 @@ func (c *Roller) VerifyAlone(ctx context.Context) error {
 		case table.Members[0].Role != etcd.Leader:
 			return "the new member to lead", nil
 		}
-		c.note("etcd after: %s", tableText(table))
+		c.seen(false, table)
 		return "", nil
 	})
 }

@@ -35,7 +35,7 @@ func (c *Roller) Well(ctx context.Context) error {
 	case m.Role != etcd.Leader:
 		return fmt.Errorf("%w: member %s does not lead", ErrUnwell, m.Name)
 	}
-	c.note("etcd before: %s", tableText(table))
+	c.seen(true, table)
 	return nil
 }
 
@@ -330,7 +330,7 @@ func (c *Roller) VerifyParted(ctx context.Context) error {
 		if table.Members[0].Role != etcd.Leader {
 			return "the legacy member to lead", nil
 		}
-		c.note("etcd after: %s", tableText(table))
+		c.seen(false, table)
 		return "", nil
 	})
 }

@@ -238,6 +238,40 @@ type SavedEtcd struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
+// EtcdMember is a member of the workload cluster's etcd, as it was seen.
+type EtcdMember struct {
+	// id as etcd's own tools write it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	ID string `json:"id"`
+	// name of the member; it has none before it has started.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+	// role is leader, follower, learner or unreached.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Role string `json:"role,omitempty"`
+}
+
+// AuthorityExposure says that somebody had the private key of the cluster's certificate authority.
+type AuthorityExposure struct {
+	// by is who read it, as user@host.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	By string `json:"by"`
+	// from is where it was read, without any part of it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	From string `json:"from"`
+	// at is when it was put into the management cluster.
+	// +required
+	At metav1.Time `json:"at"`
+}
+
 // ClusterMigrationStatus is what happened so far. It is what a resumed run goes by.
 // +kubebuilder:validation:MinProperties=1
 type ClusterMigrationStatus struct {
@@ -271,6 +305,21 @@ type ClusterMigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Elections int32 `json:"elections,omitempty"`
+	// authority says who had the private key of the cluster's certificate authority first, and from where.
+	// +optional
+	Authority *AuthorityExposure `json:"authority,omitempty"`
+	// etcdBefore are the members of etcd before the control plane was replaced.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=16
+	EtcdBefore []EtcdMember `json:"etcdBefore,omitempty"`
+	// etcdAfter are those after the legacy one had left, or the new one again.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=16
+	EtcdAfter []EtcdMember `json:"etcdAfter,omitempty"`
 	// twoMembersSince is when etcd was about to need both members, the legacy control plane's and the new one's, for every write.
 	// +optional
 	TwoMembersSince *metav1.Time `json:"twoMembersSince,omitempty"`

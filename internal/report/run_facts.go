@@ -1,0 +1,78 @@
+package report
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+)
+
+// factsHeading is the title of what the migration owes an account of.
+const factsHeading = "For the record"
+
+// factLines are sentences without their full stop, a line each; none when there is nothing to account for. To a customer they are told without a name of anything or anybody.
+func factLines(f *history.Facts, audience Audience) []string {
+	if f == nil {
+		return nil
+	}
+	customer := audience == Customer
+	var lines []string
+	if len(f.EtcdBefore) > 0 && !customer {
+		lines = append(lines, "Etcd before: "+membersText(f.EtcdBefore))
+	}
+	if len(f.EtcdAfter) > 0 && !customer {
+		lines = append(lines, "Etcd after: "+membersText(f.EtcdAfter))
+	}
+	if len(f.EtcdBefore) > 0 && len(f.EtcdAfter) > 0 && customer {
+		lines = append(lines, "The database had "+plural(len(f.EtcdBefore), "member")+" before and "+plural(len(f.EtcdAfter), "member")+" after")
+	}
+	for _, s := range []struct {
+		stretch         *history.Stretch
+		past, now       string
+		told, toldSoFar string
+	}{
+		{
+			f.TwoMembers, "Etcd needed both members for every write", "Etcd may need both members, and the loss of either stops writes,",
+			"The database needed both of its members", "The database may need both of its members, and if one fails nothing can be changed in the cluster,",
+		},
+		{
+			f.Unpublished, "Nobody published the workers' ports", "Nobody may publish the workers' ports",
+			"The workers' ports were published by nobody", "The workers' ports may be published by nobody",
+		},
+	} {
+		if s.stretch == nil {
+			continue
+		}
+		past, now := s.past, s.now
+		if customer {
+			past, now = s.told, s.toldSoFar
+		}
+		lines = append(lines, stretchText(s.stretch, past, now))
+	}
+	switch a := f.Authority; {
+	case a == nil:
+	case customer:
+		lines = append(lines, "The private key of your cluster's certificate authority was read for the migration, and is in the new platform's store since "+exact(a.At))
+	default:
+		lines = append(lines, "The private key of the cluster's CA was read by "+a.By+" from "+a.From+", and is in the management cluster since "+exact(a.At)+
+			": whoever may read its Secrets there can issue any certificate of the cluster")
+	}
+	return lines
+}
+
+// stretchText tells of a time that is over, or may not be.
+func stretchText(s *history.Stretch, past, now string) string {
+	if s.Until == nil {
+		return now + " since " + exact(s.Since)
+	}
+	return past + " for at most " + spokenDuration(s.Until.Sub(s.Since).String()) + ", from " + exact(s.Since) + " to " + exact(*s.Until)
+}
+
+// membersText is the member table in a line.
+func membersText(members []history.Member) string {
+	rows := make([]string, 0, len(members))
+	for _, m := range members {
+		rows = append(rows, joinNonEmpty(" ", m.ID, cmp.Or(m.Name, "(not started)"), m.Role))
+	}
+	return strings.Join(rows, ", ")
+}
