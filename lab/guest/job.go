@@ -136,6 +136,8 @@ func (j *job) install(ctx context.Context) error {
 const setupScript = `
 mkdir -p /opt/cni/bin /etc/cni/net.d /etc/containerd/certs.d /etc/containerd/conf.d /etc/kubernetes/manifests
 for plugin in /usr/lib/cni/*; do ln -sf "$plugin" /opt/cni/bin/; done
+# Where Ignition looks for it, as in Flatcar, to make users.
+ln -sf ../sbin/chroot /usr/bin/chroot
 `
 
 const unitsScript = `
