@@ -100,7 +100,10 @@ func (e *Effective) windowProblems() []problem {
 			if list.periods[i].Name == "" {
 				out = append(out, problem{path, "it has no name"})
 			}
-			period := list.periods[i].period()
+			period, err := list.periods[i].period()
+			if err != nil {
+				out = append(out, problem{path + ".timeZone", err.Error()})
+			}
 			if err := period.Check(); err != nil {
 				out = append(out, problem{path, err.Error()})
 			}
@@ -134,10 +137,17 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-func (p *Period) period() window.Period {
-	return window.Period{
+// period is the period to compute with; an error is about its zone alone.
+func (p *Period) period() (window.Period, error) {
+	out := window.Period{
 		Name: p.Name, Cron: p.Cron.Value, Rule: p.Rule.Value, From: p.From.Value, To: p.To.end(), Duration: time.Duration(p.Duration), Since: p.Start.Value, Until: p.Until.Value,
 	}
+	if p.TimeZone == "" {
+		return out, nil
+	}
+	var err error
+	out.Zone, err = loadZone(p.TimeZone)
+	return out, err
 }
 
 // Schedule is the windows, to compute with; nil when nothing waits for one.
@@ -150,11 +160,21 @@ func (s *Spec) Schedule() (*window.Schedule, error) {
 		return nil, fmt.Errorf("the time zone of the windows: %w", err)
 	}
 	out := &window.Schedule{Zone: zone}
-	for i := range s.Windows.Open {
-		out.Open = append(out.Open, s.Windows.Open[i].period())
+	if out.Open, err = periods(s.Windows.Open); err != nil {
+		return nil, err
 	}
-	for i := range s.Windows.Closed {
-		out.Closed = append(out.Closed, s.Windows.Closed[i].period())
+	out.Closed, err = periods(s.Windows.Closed)
+	return out, err
+}
+
+func periods(list []Period) ([]window.Period, error) {
+	var out []window.Period
+	for i := range list {
+		period, err := list[i].period()
+		if err != nil {
+			return nil, fmt.Errorf("the time zone of period %q: %w", list[i].Name, err)
+		}
+		out = append(out, period)
 	}
 	return out, nil
 }

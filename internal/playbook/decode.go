@@ -100,6 +100,7 @@ func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 		if node != nil {
 			r.check(node, reflect.TypeFor[Playbook](), "", 0)
 			mark(node, layer.Name, origins)
+			r.keepClosed(merged, node, origins)
 			merged = merge(merged, node)
 		}
 		mistakes = append(mistakes, r.mistakes...)
@@ -155,7 +156,7 @@ func (e *Effective) complete() {
 		e.Values[path], e.Origins[path] = overrunNode, "built-in"
 	}
 	if len(w.Phases) == 0 {
-		w.Phases = []string{plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}
+		w.Phases = builtInPhases()
 		for i, name := range w.Phases {
 			path := fmt.Sprintf("spec.windows.phases[%d]", i)
 			e.Values[path], e.Origins[path] = name, "built-in"
@@ -178,6 +179,11 @@ func cutLast(s, separator string) (before, after string, found bool) {
 		return s[:i], s[i+len(separator):], true
 	}
 	return s, "", false
+}
+
+// builtInPhases need a window where nobody says which.
+func builtInPhases() []string {
+	return []string{plan.PhaseControlPlane, plan.PhaseWorkers, plan.PhaseFinalize}
 }
 
 // What holds for windows where nobody says anything.
@@ -380,6 +386,74 @@ func merge(below, above *yaml.Node) *yaml.Node {
 
 // keyClosed is the one list that adds up over the layers: a closed period always wins, also over who knows nothing of it.
 const keyClosed = "closed"
+
+// What a layer can say of windows that would move or lift what an earlier layer closes.
+const (
+	keyZone   = "timeZone"
+	keyPhases = "phases"
+)
+
+// keepClosed keeps what is closed below as it was agreed, whatever the layer above says of windows: under another time zone, a closed period keeps the zone it was written in;
+// and a phase that waits for the end of it cannot be taken from those that need a window.
+func (r *reader) keepClosed(below, above *yaml.Node, origins map[*yaml.Node]string) {
+	below, above = child(child(below, "spec"), "windows"), child(child(above, "spec"), "windows")
+	closed := child(below, keyClosed)
+	if closed == nil || above == nil || len(closed.Content) == 0 {
+		return
+	}
+	zone, next := child(below, keyZone), child(above, keyZone)
+	if zone != nil && next != nil && zone.Value != next.Value {
+		for _, period := range closed.Content {
+			if period.Kind == yaml.MappingNode && child(period, keyZone) == nil {
+				period.Content = append(period.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: keyZone}, zone)
+			}
+		}
+	}
+	said := child(above, keyPhases)
+	if said == nil {
+		return
+	}
+	held, stays := phasesOf(child(below, keyPhases)), phasesOf(said)
+	held = slices.DeleteFunc(held, func(name string) bool { return slices.Contains(stays, name) })
+	if len(held) > 0 {
+		r.wrong(said, "spec.windows.phases: it leaves out %s, and what an earlier layer closes (%s) no other one opens", strings.Join(held, ", "), firstOrigin(closed, origins))
+	}
+}
+
+// phasesOf are the phases that need a window as a layer says it, or as it holds where none does.
+func phasesOf(list *yaml.Node) []string {
+	var out []string
+	if list != nil {
+		for _, name := range list.Content {
+			out = append(out, name.Value)
+		}
+	}
+	if len(out) == 0 {
+		return builtInPhases()
+	}
+	return out
+}
+
+// child is the value of a key of a mapping; nil when there is none.
+func child(node *yaml.Node, key string) *yaml.Node {
+	if node == nil || node.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == key {
+			return node.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// firstOrigin is where the first value of a node was said.
+func firstOrigin(node *yaml.Node, origins map[*yaml.Node]string) string {
+	for node.Kind != yaml.ScalarNode && len(node.Content) > 0 {
+		node = node.Content[0]
+	}
+	return origins[node]
+}
 
 func joined(below, above *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Tag: below.Tag, Line: above.Line, Column: above.Column, Content: slices.Concat(below.Content, above.Content)}

@@ -86,6 +86,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"no zone":       {head + "spec: {windows: {open: []}}\n", `spec.windows.timeZone: it is ""`},
 		"Local":         {head + "spec: {windows: {timeZone: Local}}\n", `spec.windows.timeZone: it is "Local"`},
 		"odd zone":      {head + "spec: {windows: {timeZone: ../../etc/passwd}}\n", "which is no IANA name of a zone"},
+		"zone of one":   {head + "spec: {windows: {timeZone: UTC, closed: [{name: n, from: 2026-01-01, to: 2026-01-02, timeZone: Local}]}}\n", `spec.windows.closed[0].timeZone: it is "Local"`},
 		"odd cron":      {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 61 * * * *, duration: 1h}]}}\n", `spec.windows.open[0].cron: the cron expression "61 * * * *": minute: "61" is not from 0 to 59`},
 		"two kinds":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *, from: 2026-01-01, to: 2026-01-02, duration: 1h}]}}\n", "spec.windows.open[0]: it needs one of cron, rrule, and from with to"},
 		"no length":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *}]}}\n", "spec.windows.open[0]: it needs a duration"},
@@ -156,6 +157,57 @@ func TestLayersLieOverEachOther(t *testing.T) {
 		_, err := Set(bad)
 		assert.Error(t, err, bad)
 	}
+}
+
+// TestALaterLayerMovesNoClosedPeriod: what one layer closes stays closed at the same instants, and for the same phases.
+func TestALaterLayerMovesNoClosedPeriod(t *testing.T) {
+	t.Parallel()
+	customer := "spec:\n  windows:\n    timeZone: Europe/Berlin\n    open: [{name: daily, cron: 0 0 * * *, duration: 24h}]\n    closed: [{name: freeze, from: 2026-12-20, to: 2027-01-06}]\n"
+	cluster := "spec:\n  windows:\n    timeZone: America/New_York\n    closed: [{name: sale, from: 2026-11-27, to: 2026-11-27}]\n"
+	e := read(t, customer, cluster, "spec: {windows: {timeZone: Asia/Tokyo}}\n")
+	for path, want := range map[string][2]string{
+		"spec.windows.timeZone":           {"Asia/Tokyo", "c.yaml:3"},
+		"spec.windows.closed[0].timeZone": {"Europe/Berlin", "a.yaml:5"},
+		"spec.windows.closed[1].timeZone": {"America/New_York", "b.yaml:5"},
+	} {
+		assert.Equal(t, want, [2]string{e.Values[path], e.Origins[path]}, path)
+	}
+	door, err := e.Spec.Door(estimate.Estimates{})
+	require.NoError(t, err)
+	for at, open := range map[string]bool{
+		"2026-12-19T22:59:00Z": false, // Too late for a worker before the freeze.
+		"2026-12-19T22:00:00Z": true,  // Still Saturday in Berlin.
+		"2026-12-19T23:00:00Z": false, // Sunday in Berlin, and nowhere west of it.
+		"2027-01-06T22:59:00Z": false, // In Tokyo, the freeze would be over.
+		"2027-01-06T23:00:00Z": true,
+		"2026-11-27T04:59:00Z": false,
+		"2026-11-28T04:59:00Z": false,
+		"2026-11-28T05:00:00Z": true,
+	} {
+		now, err := time.Parse(time.RFC3339, at)
+		require.NoError(t, err)
+		closed, err := door.Ask(now, Start{Phase: plan.PhaseWorkers, Node: true})
+		require.NoError(t, err)
+		assert.Equal(t, open, closed == nil, at)
+	}
+	e = read(t, customer, "spec: {windows: {timeZone: Europe/Berlin, closed: [{name: own, from: 2027-02-01, to: 2027-02-02, timeZone: UTC}]}}\n")
+	assert.NotContains(t, e.Values, "spec.windows.closed[0].timeZone", "the same zone is not said again")
+	assert.Equal(t, "UTC", e.Values["spec.windows.closed[1].timeZone"])
+
+	layers := func(above string) error {
+		_, err := Read(nil, Defaults(), Layer{Name: "a.yaml", Data: []byte(head + customer)}, Layer{Name: "b.yaml", Data: []byte(head + above)})
+		return err
+	}
+	assert.EqualError(t, layers("spec:\n  windows:\n    phases: [finalize]\n"),
+		"b.yaml:5:13: spec.windows.phases: it leaves out control-plane, workers, and what an earlier layer closes (a.yaml:7) no other one opens")
+	require.NoError(t, layers("spec: {windows: {phases: [adopt, finalize, workers, control-plane]}}\n"))
+	require.NoError(t, layers("spec: {windows: {phases: []}}\n"), "an empty list is the built-in one")
+	set, err := Set("spec.windows.phases=[workers]")
+	require.NoError(t, err)
+	_, err = Read(nil, Defaults(), Layer{Name: "a.yaml", Data: []byte(head + customer)}, set)
+	require.ErrorContains(t, err, "it leaves out control-plane, finalize")
+	_, err = Read(nil, Defaults(), Layer{Name: "a.yaml", Data: []byte(head + "spec: {windows: {timeZone: UTC, phases: [workers]}}\n")}, set)
+	require.NoError(t, err, "nothing is closed")
 }
 
 func TestTheDoor(t *testing.T) {

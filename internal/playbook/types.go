@@ -76,7 +76,7 @@ func (s Selector) Matches(set map[string]string) bool {
 
 // Windows say when something may begin. What has begun is brought to a safe end.
 type Windows struct {
-	TimeZone string   `yaml:"timeZone" json:"timeZone" jsonschema_description:"IANA name of the zone that all times are in, for example Europe/Berlin."`
+	TimeZone string   `yaml:"timeZone" json:"timeZone" jsonschema_description:"IANA name of the zone that times are in, for example Europe/Berlin."`
 	Open     []Period `yaml:"open,omitempty" json:"open,omitempty" jsonschema_description:"Openings; it is closed unless one of them says otherwise."`
 	Closed   []Period `yaml:"closed,omitempty" json:"closed,omitempty" jsonschema_description:"Periods in which nothing begins, whatever is open."`
 	Cutoff   Reserve  `yaml:"cutoff,omitempty" json:"cutoff,omitzero" jsonschema_description:"No node is begun so shortly before the end: a length of time, or learnt."`
@@ -100,6 +100,7 @@ type Period struct {
 	Until    Local    `yaml:"until,omitempty" json:"until,omitzero" jsonschema_description:"Last day on which one that recurs may begin."`
 	From     Local    `yaml:"from,omitempty" json:"from,omitzero" jsonschema_description:"Beginning of one that happens once: a day, or a time like 2026-12-05T20:00."`
 	To       Local    `yaml:"to,omitempty" json:"to,omitzero" jsonschema_description:"End of one that happens once; a day alone is part of it."`
+	TimeZone string   `yaml:"timeZone,omitempty" json:"timeZone,omitempty" jsonschema_description:"IANA name of the zone that its times are in; that of all windows when nothing is said."`
 	Reason   string   `yaml:"reason,omitempty" json:"reason,omitempty" jsonschema_description:"Why, for people."`
 }
 

@@ -1,6 +1,7 @@
 package window
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,6 +31,8 @@ type Period struct {
 	Duration time.Duration
 	// Since and Until are the first and the last day on which one that recurs may begin; nil for no end.
 	Since, Until *Local
+	// Zone is the zone that its times are in, where that is not the schedule's; nil is the schedule's.
+	Zone *time.Location
 }
 
 // Rule is a recurrence of RFC 5545, in days or longer.
@@ -264,7 +267,7 @@ func (s *Schedule) Between(from, to time.Time) ([]Window, error) {
 func (s *Schedule) all(periods []Period, from, to time.Time) ([]Window, error) {
 	var out []Window
 	for i := range periods {
-		found, err := periods[i].occurrences(s.Zone, from, to)
+		found, err := periods[i].occurrences(cmp.Or(periods[i].Zone, s.Zone), from, to)
 		if err != nil {
 			return nil, err
 		}
