@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 func book(t *testing.T, spec string) string {
@@ -80,6 +82,29 @@ func TestPlaybookCommands(t *testing.T) {
 		got = run(t, args...)
 		assert.Equal(t, CodeUsage, got.code, "%s: %s", args, got.stderr)
 	}
+}
+
+// TestATokenInAGatesAddressIsNowhereToBeSeen: it is in no plan, and neither explained nor told when it drifts.
+func TestATokenInAGatesAddressIsNowhereToBeSeen(t *testing.T) {
+	t.Parallel()
+	file := book(t, "  gates: [{name: slo, before: [node], http: {url: 'https://slo.example.test/acme?token=planted-s3cr3t'}}]\n")
+	seen := func(args ...string) string {
+		got := run(t, args...)
+		assert.Contains(t, got.stdout, "https://slo.example.test/acme", got.stderr)
+		assert.NotContains(t, got.stdout+got.stderr, "planted-s3cr3t", "%s", args)
+		return got.stdout
+	}
+	seen("playbook", "explain", file)
+	seen("playbook", "explain", file, "-o", "json")
+	from := filepath.Join(fixture(t, "al9qy"), "input")
+	var planned plan.Plan
+	require.NoError(t, json.Unmarshal([]byte(seen("plan", "--from", from, "--playbook", file, "-o", "json")), &planned))
+	e, err := readBook([]string{file}, []string{"spec.gates=[{name: slo, before: [node], http: {url: 'https://slo.example.test/acme?token=another-s3cr3t'}}]"})
+	require.NoError(t, err)
+	differs := driftOfPlaybook(planned.Schedule, e.Values)
+	require.Len(t, differs, 1)
+	assert.Contains(t, differs[0], "playbook spec.gates[0].http.url: https://slo.example.test/acme (and what is not shown;")
+	assert.NotContains(t, differs[0], "s3cr3t")
 }
 
 func TestAWaitEndsWithItsTimeOrWithCtrlC(t *testing.T) {

@@ -210,6 +210,27 @@ func TestALaterLayerMovesNoClosedPeriod(t *testing.T) {
 	require.NoError(t, err, "nothing is closed")
 }
 
+// TestAGatesAddressKeepsItsSecret, and another secret is another value all the same.
+func TestAGatesAddressKeepsItsSecret(t *testing.T) {
+	t.Parallel()
+	value := func(url string) (Probe, string) {
+		e := read(t, "spec: {gates: [{name: g, before: [node], http: {url: '"+url+"'}}]}\n")
+		for path, value := range e.Values {
+			assert.NotContains(t, value, "s3cr3t", path)
+		}
+		return *e.Spec.Gates[0].HTTP, e.Values["spec.gates[0].http.url"]
+	}
+	probe, shown := value("https://slo.test/acme?token=s3cr3t")
+	assert.Equal(t, "https://slo.test/acme?token=s3cr3t", probe.URL, "it is asked as it is written")
+	assert.Equal(t, "https://slo.test/acme (and what is not shown; sha256 59651fede7a5)", shown)
+	_, other := value("https://slo.test/acme?token=s3cr3t2")
+	assert.NotEqual(t, shown, other)
+	_, fragment := value("https://slo.test/acme#s3cr3t")
+	assert.Contains(t, fragment, "https://slo.test/acme (and")
+	_, plain := value("https://slo.test/acme")
+	assert.Equal(t, "https://slo.test/acme", plain)
+}
+
 func TestTheDoor(t *testing.T) {
 	t.Parallel()
 	e := read(t, `

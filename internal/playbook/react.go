@@ -1,6 +1,8 @@
 package playbook
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -39,6 +41,9 @@ func (e *Effective) react() {
 		if g.HTTP == nil {
 			continue
 		}
+		if _, said := e.Values[path+".http.url"]; said {
+			e.Values[path+".http.url"] = shownAddress(g.HTTP.URL)
+		}
 		fill(path+".http.timeout", &g.HTTP.Timeout, builtInAnswer)
 		if _, said := e.Values[path+".http.status"]; !said {
 			g.HTTP.Status = http.StatusOK
@@ -53,6 +58,17 @@ func (e *Effective) react() {
 		fill(path+".throttle", &e.Spec.Notifications[i].Throttle, builtInThrottle)
 		fill(path+".timeout", &e.Spec.Notifications[i].Timeout, builtInAnswer)
 	}
+}
+
+// shownAddress is an address as it stands among the values, which plans keep and explain prints. What may be secret in it is left out; a digest of the whole stands for that, so
+// that a plan and a run with another address are still told apart.
+func shownAddress(address string) string {
+	u, err := url.Parse(address)
+	if err == nil && u.RawQuery == "" && u.Fragment == "" && u.User == nil {
+		return address
+	}
+	sum := sha256.Sum256([]byte(address))
+	return fmt.Sprintf("%s (and what is not shown; sha256 %s)", gate.Shown(address), hex.EncodeToString(sum[:6]))
 }
 
 // reactionProblems are what is wrong with gates, hooks and notifications.
