@@ -66,8 +66,19 @@ func isList(flag *pflag.Flag) bool {
 	return ok
 }
 
-// isSecretFlag tells whether the value of a flag must not be shown or kept in a file.
-func isSecretFlag(name string) bool { return slices.Contains([]string{"token", "password"}, name) }
+// secretFlags are the flags whose values must not be shown or kept in a file.
+func secretFlags() []string { return []string{"token", "password"} }
+
+func isSecretFlag(name string) bool { return slices.Contains(secretFlags(), name) }
+
+// secretVariables are the variables that hold a secret of this program's own: no text repeats it, and no other program gets it.
+func secretVariables() []string {
+	names := []string{"VAULT_TOKEN"}
+	for _, flag := range secretFlags() {
+		names = append(names, envName(flag))
+	}
+	return names
+}
 
 // shown is how a flag's value is repeated.
 func shown(name, value string) string {

@@ -134,9 +134,12 @@ func (s *session) hearOut(ctx context.Context, listener migrate.Listener, view *
 	}
 }
 
-// environ is what programs get as their environment: that of this one, but for its key to Vault.
+// environ is what programs get as their environment: that of this one, but for its secrets.
 func (s *session) environ() []string {
-	return slices.DeleteFunc(slices.Clone(s.app.Environ), func(variable string) bool { return strings.HasPrefix(variable, "VAULT_TOKEN=") })
+	return slices.DeleteFunc(slices.Clone(s.app.Environ), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(secretVariables(), name)
+	})
 }
 
 func addMetricsFlag(flags *pflag.FlagSet, address *string) {

@@ -48,13 +48,15 @@ func TestNoSecretReachesAHookOrAnAddress(t *testing.T) {
 	dir := t.TempDir()
 	said, heard := filepath.Join(dir, "said"), filepath.Join(dir, "heard")
 	require.NoError(t, os.WriteFile(said, []byte(strings.Join(planted, "\n")+"\n"), 0o600))
-	s, _ := newSession(App{Clock: clock.RealClock{}, Environ: []string{"PATH=" + os.Getenv("PATH"), "VAULT_TOKEN=hvs.CAESIJ1111111111111111111111"}})
+	s, _ := newSession(App{Clock: clock.RealClock{}, Environ: []string{
+		"PATH=" + os.Getenv("PATH"), "VAULT_TOKEN=hvs.CAESIJ1111111111111111111111", "MIGRATE_TOKEN=planted-token", "MIGRATE_PASSWORD=planted-password", "MIGRATE_COLOR=never",
+	}})
 	o := runOptions{
 		hooks: []hook.Hook{{Name: "talk", On: []string{"*"}, Exec: []string{"/bin/sh", "-c", "cat > " + heard + "; env >> " + heard + "; cat " + said}, Timeout: time.Minute}},
 		notes: []hook.Notification{{Name: "chat", On: []string{"*"}, URL: server.URL, Timeout: time.Minute}},
 	}
 	l := s.listener(t.Context(), o)
-	l.Hear(history.Event{V: history.EventVersion, Seq: 1, Type: history.StepFailed, Cluster: "al9qy", Run: "r", Step: "adopt/nodes", Message: "it failed: " + strings.Join(planted, " ")})
+	l.Hear(history.Event{V: history.EventVersion, Seq: 1, Type: history.StepFailed, Cluster: "al9qy", Run: "r", Step: "adopt/nodes", Message: "it failed: planted-token planted-password " + strings.Join(planted, " ")})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l.Settle(ctx)
@@ -68,7 +70,10 @@ func TestNoSecretReachesAHookOrAnAddress(t *testing.T) {
 	everything := string(results) + string(got) + bodies[0]
 	assert.Contains(t, everything, "hook talk on step.failed")
 	assert.GreaterOrEqual(t, strings.Count(everything, redaction), 3*len(planted))
-	for _, secret := range []string{"MIIEpAIBAAKCAQEA", "eyJhbGci", "0123456789abcdef", "CAESIJ", "hunter22"} {
+	assert.Contains(t, everything, "MIGRATE_COLOR=never", "what is no secret a program may need")
+	assert.NotContains(t, everything, "MIGRATE_TOKEN")
+	assert.NotContains(t, everything, "MIGRATE_PASSWORD")
+	for _, secret := range []string{"planted-token", "planted-password", "MIIEpAIBAAKCAQEA", "eyJhbGci", "0123456789abcdef", "CAESIJ", "hunter22"} {
 		assert.NotContains(t, everything, secret)
 	}
 	assert.Nil(t, s.listener(t.Context(), runOptions{}))

@@ -130,7 +130,9 @@ func newSession(app App) (*session, *cobra.Command) {
 		name, value, _ := strings.Cut(variable, "=")
 		s.env[name] = value
 	}
-	s.secrets.know(s.env["VAULT_TOKEN"])
+	for _, name := range secretVariables() {
+		s.secrets.know(s.env[name])
+	}
 	s.log = newLogger(logOptions{stderr: app.Err, level: logrus.WarnLevel}, s.secrets)
 	return s, s.root()
 }
