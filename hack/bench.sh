@@ -34,5 +34,8 @@ half=$((clusters / 2))
 go run ./hack/fleet -n "$half" -o "$work/half"
 process "inventory of $half" bin/migrate inventory --from "$work/half" -o json="$work/inventory.json"
 
+echo "== resync of 100, 1,000 and 5,000 KVMMachines at rest"
+(cd lab && go test ./provider -run '^$' -bench Scale -benchtime 1x -timeout 60m | grep ^Benchmark)
+
 echo "== live plan beside kubectl diff --server-side, same objects, same run"
 (cd lab && go test ./acceptance -run '^$' -bench LivePlan -benchtime "${BENCH_LIVE:-5x}" | grep ^Benchmark)
