@@ -100,6 +100,7 @@ func (w *world) ignitionWorkerJoins(ctx context.Context) {
 	require.Len(w.t, machines, 1)
 	name := machines[0].GetName()
 	w.tellReady(ctx, name)
+	w.inspectorIsApplied(ctx)
 	facts := append(commonFacts(name),
 		fact{"who applied the bootstrap data", "test -e /var/lib/ignition/done && test ! -e /var/lib/cloud/instance && echo Ignition alone", "Ignition alone"},
 		fact{"kubeadm's unit", "systemctl show kubeadm.service -p Result", "Result=success"},

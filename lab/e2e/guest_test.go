@@ -172,8 +172,13 @@ func (w *world) nodes(ctx context.Context) []unstructured.Unstructured {
 	return nodes
 }
 
-func (w *world) settingsAreSeen(ctx context.Context) {
+func (w *world) inspectorIsApplied(ctx context.Context) {
+	w.t.Helper()
 	w.eventually(ctx, short, "the inspector is applied", func(ctx context.Context) error { return w.wcApply(ctx, inspectManifest) })
+}
+
+func (w *world) settingsAreSeen(ctx context.Context) {
+	w.inspectorIsApplied(ctx)
 	nodes := w.nodes(ctx)
 	for i := range nodes {
 		name := nodes[i].GetName()

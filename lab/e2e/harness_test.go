@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -93,7 +94,13 @@ func (w *world) walk(ctx context.Context, t *testing.T, steps []step) {
 		require.GreaterOrEqual(t, at, 0, "-from %q is not a step", *from)
 		steps = steps[at:]
 	}
+	left, err := regexp.Compile(*skip)
+	require.NoError(t, err)
 	for _, step := range steps {
+		if *skip != "" && left.MatchString(step.name) {
+			w.say("== %s: left out", step.name)
+			continue
+		}
 		w.say("== %s", step.name)
 		began := w.clock.Now()
 		ok := t.Run(step.name, func(t *testing.T) {

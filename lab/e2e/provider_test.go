@@ -266,16 +266,17 @@ func (w *world) size(ctx context.Context) int {
 // worker is the name of some worker's KVMMachine that is not being deleted.
 func (w *world) worker(ctx context.Context) string {
 	w.t.Helper()
-	return w.workers(ctx)[0]
+	names := w.workers(ctx)
+	require.NotEmpty(w.t, names)
+	return names[0]
 }
 
-// workers are the names of the workers' KVMMachines that are not being deleted; there is one at least.
+// workers are the names of the workers' KVMMachines that are not being deleted.
 func (w *world) workers(ctx context.Context) []string {
 	w.t.Helper()
 	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "!cluster.x-k8s.io/control-plane")
 	require.NoError(w.t, err)
 	machines = slices.DeleteFunc(machines, func(u unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
-	require.NotEmpty(w.t, machines)
 	names := make([]string, 0, len(machines))
 	for i := range machines {
 		names = append(names, machines[i].GetName())

@@ -19,12 +19,14 @@ import (
 // kubernetesVersion of the workload cluster: the one the lab's guest image has.
 const kubernetesVersion = builder.KubernetesVersion
 
-// With -work the lab and its clusters stay, also when the test fails, and with -from a later run goes on with one of the steps:
+// With -work the lab and its clusters stay, also when the test fails, and with -from a later run goes on with one of the steps. -skip leaves steps out that the one in question does not need:
 //
 //	go test -tags e2e ./e2e -run TestProvider -v -args -work /tmp/e2e -from "a worker is added"
+//	go test -tags e2e ./e2e -run TestProvider -v -args -skip "rolled|become ready|workload|killed|no controller|added|unhealthy|draining"
 var (
 	keep = flag.String("work", "", "directory for the lab; kept afterwards")
 	from = flag.String("from", "", "step to begin with, in a lab that was kept")
+	skip = flag.String("skip", "", "regular expression of steps to leave out")
 )
 
 // newWorld finds or builds the programs and chooses directories. The lab is taken down at the end, whatever happened.
