@@ -198,6 +198,9 @@ func (c Clusters) MayBeFor(id string) bool {
 	return (len(c.Names) == 0 || slices.Contains(c.Names, id)) && !slices.Contains(c.Exclude, id)
 }
 
+// fewSamples are too few to tell what nine of ten stay below.
+const fewSamples = 5
+
 // soon is how far ahead a playbook should have an opening.
 const soon = 60 * 24 * time.Hour
 
@@ -239,6 +242,15 @@ func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string,
 	}
 	if reserves.NoReturn > reserves.ControlPlane {
 		out = append(out, "spec.windows.noReturn: it is more than is asked for when the phase begins, so a run could stop at the point of no return")
+	}
+	for _, reserve := range []struct {
+		name  string
+		said  Reserve
+		steps []string
+	}{{"cutoff", w.Cutoff, []string{estimate.Worker}}, {"controlPlane", w.ControlPlane, estimate.ControlPlane()}, {"noReturn", w.NoReturn, estimate.BehindNoReturn()}} {
+		if n := estimates.Sum(reserve.steps...).Samples; reserve.said.Learnt && n > 0 && n < fewSamples {
+			out = append(out, fmt.Sprintf("spec.windows.%s: it is learnt, and what it rests on was measured %d times; less than %d say little of what nine of ten stay below", reserve.name, n, fewSamples))
+		}
 	}
 	// A fixed reserve that is less than what was measured lets something begin that is most likely not done when the window ends.
 	if measured := estimates.Step(estimate.Worker); measured.Samples > 0 && measured.P90 > reserves.Cutoff {

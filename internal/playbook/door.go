@@ -38,8 +38,9 @@ type Reserves struct {
 	Cutoff, ControlPlane, NoReturn time.Duration
 }
 
-// Reserves are what the windows say, or what was learnt: what nine of ten took, and the margin. Nobody crosses the point of no return with less than what was
-// measured for the way to where a cluster can rest, and the margin, whatever length the windows say.
+// Reserves are what the windows say, or what was learnt: what nine of ten took, and the margin. Once any step of
+// the way from the point of no return to where a cluster can rest was measured, nobody crosses it with less than that way takes, and the margin, whatever length the windows say:
+// a fixed length knows nothing of the step that takes an hour here. What was not measured of the way has its built-in figure.
 func (w *Windows) Reserves(estimates estimate.Estimates) Reserves {
 	of := func(r Reserve, steps ...string) time.Duration {
 		if r.Learnt {
@@ -48,8 +49,8 @@ func (w *Windows) Reserves(estimates estimate.Estimates) Reserves {
 		return time.Duration(r.Fixed)
 	}
 	out := Reserves{of(w.Cutoff, estimate.Worker), of(w.ControlPlane, estimate.ControlPlane()...), of(w.NoReturn, estimate.BehindNoReturn()...)}
-	if measured := estimates.Sum(estimate.BehindNoReturn()...); measured.Samples > 0 {
-		out.NoReturn = max(out.NoReturn, measured.P90+time.Duration(w.Margin))
+	if slices.ContainsFunc(estimate.BehindNoReturn(), func(step string) bool { return estimates.Step(step).Samples > 0 }) {
+		out.NoReturn = max(out.NoReturn, estimates.Sum(estimate.BehindNoReturn()...).P90+time.Duration(w.Margin))
 	}
 	return out
 }

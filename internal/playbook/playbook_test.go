@@ -305,23 +305,30 @@ func TestLearntReserves(t *testing.T) {
 	assert.Less(t, got.NoReturn, got.ControlPlane)
 	assert.Equal(t, Reserves{45 * time.Minute, 2 * time.Hour, 30 * time.Minute}, read(t, "spec: {windows: {timeZone: UTC}}\n").Spec.Windows.Reserves(estimates), "fixed by default")
 
-	// What was measured behind the point of no return holds there whatever is said, and only where all of it was measured.
+	// What was measured behind the point of no return holds there whatever is said, with built-in figures for what was not.
+	got = read(t, "spec: {windows: {timeZone: UTC, noReturn: 10m, margin: 5m}}\n").Spec.Windows.Reserves(estimates)
+	assert.Equal(t, 10*time.Minute, got.NoReturn, "nothing is measured there")
 	seq := 2
 	for i, step := range estimate.BehindNoReturn() {
-		got = read(t, "spec: {windows: {timeZone: UTC, noReturn: 10m, margin: 5m}}\n").Spec.Windows.Reserves(estimates)
-		assert.Equal(t, 10*time.Minute, got.NoReturn, "%d steps are measured", i)
 		require.NoError(t, learner.Add("log", strings.NewReader(fmt.Sprintf(`{"v":1,"seq":%[1]d,"run":"r","cluster":"c","type":"step.started","step":%[3]q}
-{"v":1,"seq":%[2]d,"run":"r","cluster":"c","type":"step.done","step":%[3]q,"took":"8m"}`, seq+1, seq+2, step))))
+{"v":1,"seq":%[2]d,"run":"r","cluster":"c","type":"step.done","step":%[3]q,"took":"1h"}`, seq+1, seq+2, step))))
 		seq += 2
 		document, err = learner.Learnt(time.Unix(0, 0), "test")
 		require.NoError(t, err)
 		estimates = estimate.Of(document)
+		got = read(t, "spec: {windows: {timeZone: UTC, noReturn: 10m, margin: 5m}}\n").Spec.Windows.Reserves(estimates)
+		unmeasured := estimate.Estimates{}.Sum(estimate.BehindNoReturn()[i+1:]...).P90
+		assert.Equal(t, time.Duration(i+1)*time.Hour+unmeasured+5*time.Minute, got.NoReturn, "%d steps are measured", i+1)
 	}
-	got = read(t, "spec: {windows: {timeZone: UTC, noReturn: 10m, margin: 5m}}\n").Spec.Windows.Reserves(estimates)
-	assert.Equal(t, time.Duration(len(estimate.BehindNoReturn()))*8*time.Minute+5*time.Minute, got.NoReturn)
-	assert.Equal(t, 3*time.Hour, read(t, "spec: {windows: {timeZone: UTC, noReturn: 3h}}\n").Spec.Windows.Reserves(estimates).NoReturn)
+	assert.Equal(t, 8*time.Hour, read(t, "spec: {windows: {timeZone: UTC, noReturn: 8h}}\n").Spec.Windows.Reserves(estimates).NoReturn)
 
-	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: 20m, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n").Lint(time.Unix(0, 0), estimates)
+	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: learnt, controlPlane: 6h, noReturn: learnt, open: [{name: n, cron: 0 0 * * *, duration: 8h}]}}\n").Lint(time.Unix(0, 0), estimates)
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"spec.windows.cutoff: it is learnt, and what it rests on was measured 1 times; less than 5 say little of what nine of ten stay below",
+		"spec.windows.noReturn: it is learnt, and what it rests on was measured 1 times; less than 5 say little of what nine of ten stay below",
+	}, doubts)
+	doubts, err = read(t, "spec: {windows: {timeZone: UTC, cutoff: 20m, controlPlane: 6h, open: [{name: n, cron: 0 0 * * *, duration: 8h}]}}\n").Lint(time.Unix(0, 0), estimates)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"spec.windows.cutoff: it is 20m0s, and one in ten workers took longer than 22m0s"}, doubts)
 }
