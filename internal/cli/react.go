@@ -134,6 +134,18 @@ func (s *session) hearOut(ctx context.Context, listener migrate.Listener, view *
 	}
 }
 
+// endHooks ends what is still under way, and waits for a moment until it has ended: hooks have process groups of their own, so the second Ctrl-C ends only those that are
+// ended before this program is.
+func endHooks(ctx context.Context, listener migrate.Listener, end context.CancelFunc) {
+	end()
+	if listener == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	listener.Settle(ctx)
+}
+
 // environ is what programs get as their environment: that of this one, but for its secrets.
 func (s *session) environ() []string {
 	return slices.DeleteFunc(slices.Clone(s.app.Environ), func(variable string) bool {

@@ -422,8 +422,8 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	}
 	engine.Log.Watch = watchedBy(o, u, engine, view)
 	listens, deaf := context.WithCancel(context.WithoutCancel(ctx))
-	defer deaf()
 	listener := s.listener(listens, o)
+	defer endHooks(ctx, listener, deaf)
 	engine.Log.Listener = listener
 	defer context.AfterFunc(ctx, func() {
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")

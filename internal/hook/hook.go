@@ -232,6 +232,7 @@ func (r *Runner) exec(run context.Context, h Hook, e history.Event) history.Even
 	output := &tail{}
 	command := exec.CommandContext(ctx, h.Exec[0], h.Exec[1:]...) //nolint:gosec // the playbook's own program is what a hook is
 	command.Stdin, command.Stdout, command.Stderr, command.Env = bytes.NewReader(append(text, '\n')), output, output, r.environ
+	ownGroup(command)
 	// What the program leaves behind must not keep the run.
 	command.WaitDelay = time.Second
 	err = command.Run()
