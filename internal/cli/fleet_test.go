@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -204,6 +206,42 @@ func TestTheStatusOfAFleetIsOneListOfMigrations(t *testing.T) {
 	assert.Equal(t, CodeUsage, unconfirmed.code)
 	assert.Contains(t, unconfirmed.stderr, "not confirmed")
 	assert.Empty(t, server.writes())
+}
+
+// TestAWatchedStatusIsWhatTheWatchDelivers: nobody is asked again, and what was shown is not shown twice.
+func TestAWatchedStatusIsWhatTheWatchDelivers(t *testing.T) {
+	t.Parallel()
+	out := &bytes.Buffer{}
+	s, _ := newSession(App{Out: out})
+	objects := map[types.UID]*unstructured.Unstructured{}
+	put := func(id, version, phase string) {
+		objects[types.UID(id)] = &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"name": id, "uid": id, "resourceVersion": version}, "spec": map[string]any{"clusterID": id}, "status": map[string]any{"phase": phase},
+		}}
+	}
+	put("b4n9x", "1", "adopt")
+	put("al9qy", "1", "fence")
+	shown := []migrationv1alpha1.ClusterMigration{}
+	for _, id := range []types.UID{"al9qy", "b4n9x"} {
+		m, err := migrate.Decode(objects[id])
+		require.NoError(t, err)
+		shown = append(shown, *m)
+	}
+	all := s.statusChanges(shown, migrationOptions{format: "text"}, nil)
+	assert.Equal(t, "changes", all(objects))
+	assert.Empty(t, out.String(), "it is what was shown already")
+	put("al9qy", "2", "workers")
+	all(objects)
+	assert.Regexp(t, `(?s)al9qy .*workers.*b4n9x .*adopt`, out.String())
+	out.Reset()
+	one := s.statusChanges(shown[1:], migrationOptions{format: "text"}, []string{"b4n9x"})
+	one(objects)
+	assert.Empty(t, out.String(), "another cluster changed")
+	delete(objects, "b4n9x")
+	one(objects)
+	assert.Empty(t, out.String(), "it is gone")
+	all(objects)
+	assert.NotContains(t, out.String(), "b4n9x")
 }
 
 func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {

@@ -79,21 +79,47 @@ func (s *session) status(ctx context.Context, o migrationOptions, args []string)
 		return err
 	}
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
-	seen := versions(found)
-	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, func(map[types.UID]*unstructured.Unstructured) string {
-		now, readErr := s.migrations(ctx, live.Reader, args)
-		if readErr == nil && versions(now) != seen {
-			seen = versions(now)
-			if readErr = s.showStatus(now, o, len(args) == 1); readErr != nil {
-				s.log.WithField("err", readErr).Warn("the status could not be shown")
-			}
-		}
-		return "changes"
-	})
+	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, s.statusChanges(found, o, args))
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // Ctrl-C is how a watch ends
 	}
 	return err
+}
+
+// statusChanges shows the migrations again when a watch delivers them otherwise than they were shown last. It asks nobody: what is shown is what was delivered.
+func (s *session) statusChanges(shown []migrationv1alpha1.ClusterMigration, o migrationOptions, args []string) func(map[types.UID]*unstructured.Unstructured) string {
+	seen := versions(shown)
+	return func(objects map[types.UID]*unstructured.Unstructured) string {
+		var found []migrationv1alpha1.ClusterMigration
+		for _, object := range objects {
+			m, err := migrate.Decode(object)
+			if err != nil {
+				s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
+				continue
+			}
+			found = append(found, *m)
+		}
+		now := chosen(found, args)
+		if versions(now) == seen || len(args) == 1 && len(now) == 0 {
+			return "changes"
+		}
+		seen = versions(now)
+		if err := s.showStatus(now, o, len(args) == 1); err != nil {
+			s.log.WithField("err", err).Warn("the status could not be shown")
+		}
+		return "changes"
+	}
+}
+
+// chosen are the migrations of all clusters, or that of one, in the order in which they are shown.
+func chosen(found []migrationv1alpha1.ClusterMigration, args []string) []migrationv1alpha1.ClusterMigration {
+	if len(args) == 1 {
+		found = slices.DeleteFunc(found, func(m migrationv1alpha1.ClusterMigration) bool { return m.Spec.ClusterID != args[0] })
+	}
+	slices.SortFunc(found, func(a, b migrationv1alpha1.ClusterMigration) int {
+		return strings.Compare(a.Spec.ClusterID, b.Spec.ClusterID)
+	})
+	return found
 }
 
 // versions tells two lists apart.
@@ -115,16 +141,10 @@ func (s *session) migrations(ctx context.Context, reader client.Reader, args []s
 	if err != nil {
 		return nil, fmt.Errorf("listing ClusterMigrations: %w", err)
 	}
-	found := list.Items
-	if len(args) == 1 {
-		found = slices.DeleteFunc(found, func(m migrationv1alpha1.ClusterMigration) bool { return m.Spec.ClusterID != args[0] })
-		if len(found) == 0 {
-			return nil, withHint(fmt.Errorf("cluster %s is not being migrated", args[0]), "migrate run %s", args[0])
-		}
+	found := chosen(list.Items, args)
+	if len(args) == 1 && len(found) == 0 {
+		return nil, withHint(fmt.Errorf("cluster %s is not being migrated", args[0]), "migrate run %s", args[0])
 	}
-	slices.SortFunc(found, func(a, b migrationv1alpha1.ClusterMigration) int {
-		return strings.Compare(a.Spec.ClusterID, b.Spec.ClusterID)
-	})
 	return found, nil
 }
 
