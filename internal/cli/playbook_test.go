@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +108,15 @@ func TestATokenInAGatesAddressIsNowhereToBeSeen(t *testing.T) {
 	assert.NotContains(t, differs[0], "s3cr3t")
 }
 
+// wall is a clock whose time is ahead of what its timers have seen.
+type wall struct {
+	*clocktesting.FakeClock
+
+	ahead atomic.Int64
+}
+
+func (w *wall) Now() time.Time { return w.FakeClock.Now().Add(time.Duration(w.ahead.Load())) }
+
 func TestAWaitEndsWithItsTimeOrWithCtrlC(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
@@ -123,8 +133,22 @@ func TestAWaitEndsWithItsTimeOrWithCtrlC(t *testing.T) {
 		assert.Fail(t, "an hour too early")
 	default:
 	}
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
 	clk.Step(time.Hour)
 	<-woken
+
+	// A machine that was suspended for the night has timers that stood still; the next look at the wall sees that the time has come.
+	suspended := &wall{FakeClock: clk}
+	s.app.Clock = suspended
+	go func() {
+		s.sleep(t.Context(), "al9qy", suspended.Now().Add(8*time.Hour))
+		woken <- struct{}{}
+	}()
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	suspended.ahead.Store(int64(8 * time.Hour))
+	clk.Step(time.Minute)
+	<-woken
+	s.app.Clock = clk
 
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {

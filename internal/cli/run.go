@@ -27,6 +27,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
@@ -388,14 +389,20 @@ func (o *runOptions) check() error {
 	return knownPhase("--to", o.to)
 }
 
-// sleep waits until a time has come, or Ctrl-C. Nothing is asked meanwhile.
+// sleep waits until a time has come by the clock on the wall, also when the machine slept meanwhile, or until Ctrl-C. Nothing is asked meanwhile.
 func (s *session) sleep(ctx context.Context, id string, until time.Time) {
 	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until %s; Ctrl-C ends the wait, and the same command waits again\n", id, until.UTC().Format(time.RFC3339))
-	timer := s.app.Clock.NewTimer(until.Sub(s.app.Clock.Now()))
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-	case <-ctx.Done():
+	for ctx.Err() == nil {
+		left := until.Sub(s.app.Clock.Now().Round(0))
+		if left <= 0 {
+			return
+		}
+		timer := s.app.Clock.NewTimer(min(left, fleet.MostNap))
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+		}
 	}
 }
 

@@ -81,7 +81,8 @@ var ErrNotKept = errors.New("the fleet's record could not be written, so a hold 
 func (w *Worker) Work(ctx context.Context) (Ending, []ClusterRun, error) {
 	w.ended, w.running = make(chan ended), map[string]int{}
 	for {
-		d, err := w.Book.Decide(w.Clock.Now())
+		// Times are compared as the wall has them: what a machine slept through counts, and so does a clock that was put right.
+		d, err := w.Book.Decide(w.Clock.Now().Round(0))
 		if err != nil {
 			w.broken = errors.Join(w.broken, err)
 		}
@@ -153,14 +154,28 @@ func (w *Worker) now() time.Time { return w.Clock.Now().UTC().Truncate(time.Seco
 // await waits until a run ends, something is seen, a time comes or, while nothing has been told to stop, somebody presses Ctrl-C.
 func (w *Worker) await(ctx context.Context, d Decision) {
 	stop, sights := ctx.Done(), w.Sights
-	var alarm <-chan time.Time
 	if ctx.Err() != nil {
-		stop, sights = nil, nil
+		stop, sights, d.Wake = nil, nil, time.Time{}
 	} else {
 		w.say(d)
 	}
-	if stop != nil && !d.Wake.IsZero() {
-		timer := w.Clock.NewTimer(d.Wake.Sub(w.Clock.Now()))
+	for w.nap(ctx, d.Wake, stop, sights) {
+	}
+}
+
+// MostNap is how long a wait trusts a timer. Timers stand still while a machine is suspended and hear nothing of a clock that is put right, so a wait of hours looks at the wall
+// every now and then, which asks nobody anything.
+const MostNap = time.Minute
+
+// nap waits for a part of the time until it has come to wake, if it ever has, or until something happens; true tells that nothing did, and the time is still to come.
+func (w *Worker) nap(ctx context.Context, wake time.Time, stop <-chan struct{}, sights <-chan Sight) bool {
+	var alarm <-chan time.Time
+	if !wake.IsZero() {
+		left := wake.Sub(w.Clock.Now().Round(0))
+		if left <= 0 {
+			return false
+		}
+		timer := w.Clock.NewTimer(min(left, MostNap))
 		defer timer.Stop()
 		alarm = timer.C()
 	}
@@ -170,15 +185,17 @@ func (w *Worker) await(ctx context.Context, d Decision) {
 	case s, open := <-sights:
 		if !open {
 			w.Sights = nil
-			return
+			return false
 		}
 		w.see(ctx, s)
 	case <-alarm:
+		return w.Clock.Now().Round(0).Before(wake)
 	case <-stop:
 		if len(w.running) > 0 {
 			w.tell("no cluster begins any more; %d end after the step they are at", len(w.running))
 		}
 	}
+	return false
 }
 
 // say tells what is waited for: approvals when they become others, a time whenever nothing runs.

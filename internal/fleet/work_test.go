@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -198,6 +199,43 @@ func TestWaitingStaysUntilItsTime(t *testing.T) {
 	require.Equal(t, "a", <-s.begun)
 	s.end("a") <- adopted(clk.Now())
 	assert.Equal(t, Done, (<-out).how)
+}
+
+// wall is a clock whose time is ahead of what its timers have seen, as after a suspended night.
+type wall struct {
+	*clocktesting.FakeClock
+
+	ahead atomic.Int64
+}
+
+func (w *wall) Now() time.Time { return w.FakeClock.Now().Add(time.Duration(w.ahead.Load())) }
+
+func TestAWaitEndsWithTheWallAlsoWhenTheMachineSlept(t *testing.T) {
+	t.Parallel()
+	clk, s := &wall{FakeClock: clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z"))}, newStage()
+	w := workerOf(t, s, clk.FakeClock, "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n")
+	told := make(chan string, 100)
+	w.Clock, w.Wait, w.Tell = clk, true, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) }
+	out := work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- Outcome{Progress: &Progress{Standing: Ready, Done: done(1, clk.Now())}, Standing: Ready, NotBefore: clk.Now().Add(8 * time.Hour)}
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	clk.Step(MostNap)
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	assert.Empty(t, s.begun, "it is not time yet")
+	clk.ahead.Store(int64(8 * time.Hour))
+	clk.Step(MostNap)
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- adopted(clk.Now())
+	assert.Equal(t, Done, (<-out).how)
+	close(told)
+	waits := 0
+	for line := range told {
+		if strings.HasPrefix(line, "waiting until") {
+			waits++
+		}
+	}
+	assert.Equal(t, 1, waits, "a look at the wall says nothing")
 }
 
 func TestWhatIsLeftDecidesHowItEnds(t *testing.T) {
