@@ -18,9 +18,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
@@ -206,6 +211,37 @@ func TestTheStatusOfAFleetIsOneListOfMigrations(t *testing.T) {
 	assert.Equal(t, CodeUsage, unconfirmed.code)
 	assert.Contains(t, unconfirmed.stderr, "not confirmed")
 	assert.Empty(t, server.writes())
+}
+
+// TestALookAtALockIsOneRequest, and lists nothing.
+func TestALookAtALockIsOneRequest(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC))
+	scheme := apiruntime.NewScheme()
+	require.NoError(t, coordinationv1.AddToScheme(scheme))
+	gets := 0
+	api := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			gets++
+			return c.Get(ctx, key, object, opts...)
+		},
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			assert.Fail(t, "nothing has to be listed")
+			return nil
+		},
+	}).Build()
+	theirs := &migrate.Lock{Client: api, Clock: clk, Key: migrate.LockKey("org-acme", "al9qy"), Holder: "ada@anubis (1)", Duration: 30 * time.Second}
+	require.NoError(t, theirs.Acquire(t.Context()))
+	s, _ := newSession(App{Clock: clk})
+	w := &fleetWork{session: s, change: &kube.Changing{Client: api}, lock: &migrate.Lock{Holder: "grace@bastet (2)"}}
+	gets = 0
+	refusal := w.look(t.Context(), fleet.Start{Cluster: "al9qy", Namespace: "org-acme", Elsewhere: true})
+	require.NotNil(t, refusal)
+	assert.Equal(t, fleet.Elsewhere, refusal.Standing)
+	assert.Contains(t, refusal.Message, "ada@anubis")
+	assert.Equal(t, 1, gets)
+	clk.Step(31 * time.Second)
+	assert.Nil(t, w.look(t.Context(), fleet.Start{Cluster: "al9qy", Namespace: "org-acme", Elsewhere: true}))
 }
 
 // TestAWatchedStatusIsWhatTheWatchDelivers: nobody is asked again, and what was shown is not shown twice.

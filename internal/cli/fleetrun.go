@@ -244,7 +244,7 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 	around.Go(func() { w.watchMigrations(watching, sights) })
 	around.Go(func() { w.watchRecord(watching, sights) })
 	worker := &fleet.Worker{
-		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Gate: w.lock.Gate,
+		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Look: w.look, Gate: w.lock.Gate,
 		Keep: func(ctx context.Context, record *fleet.Record) error {
 			if err := w.lock.Gate(ctx); err != nil {
 				return err
@@ -400,16 +400,13 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	defer s.end()
 	o, outs, err := w.memberOptions(start)
 	var result migrate.Result
-	if err == nil && start.Elsewhere {
-		err = w.stillElsewhere(ctx, start.Cluster)
-	}
 	if err == nil {
 		if err = s.setClock(); err == nil {
 			result, err = s.runPatiently(ctx, o, outs, start.Cluster)
 		}
 	}
 	out := outcomeOf(result, err)
-	progress, run := w.standing(context.WithoutCancel(ctx), start.Cluster)
+	progress, run := w.standing(context.WithoutCancel(ctx), start)
 	if out.Progress = progress; progress != nil {
 		out.Run = run
 		completeOutcome(&out, progress)
@@ -418,19 +415,17 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	return out
 }
 
-// stillElsewhere looks whether somebody else's run goes on: examining the cluster, to be refused by its lock in the end, would cost hundreds of requests each time that lock
+// look looks whether somebody else's run goes on, which is one request: examining the cluster, to be refused by its lock in the end, would cost hundreds each time that lock
 // might have ended. What cannot be read now the run reads itself, patiently: an API server that restarts is no failure of a cluster.
-func (w *fleetWork) stillElsewhere(ctx context.Context, id string) error {
-	m, err := migrationThat(ctx, w.place.live.Reader, id, func(*migrationv1alpha1.ClusterMigration) bool { return true })
-	if err != nil || m == nil {
-		return nil //nolint:nilerr // see above
-	}
-	lock := &migrate.Lock{Client: w.change.Client, Clock: w.app.Clock, Key: migrate.LockKey(m.Namespace, id), Holder: w.lock.Holder, Gone: w.gone}
+func (w *fleetWork) look(ctx context.Context, start fleet.Start) *fleet.Outcome {
+	lock := &migrate.Lock{Client: w.change.Client, Clock: w.app.Clock, Key: migrate.LockKey(start.Namespace, start.Cluster), Holder: w.lock.Holder, Gone: w.gone}
 	var held *migrate.HeldError
-	if errors.As(lock.Look(ctx), &held) {
-		return held
+	if !errors.As(lock.Look(ctx), &held) {
+		return nil
 	}
-	return nil
+	out := refused(held)
+	out.Message = printableText(w.secrets.text(out.Message))
+	return &out
 }
 
 // runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
@@ -448,10 +443,16 @@ func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output,
 }
 
 // standing reads where a cluster stands after its run; nil when that cannot be read.
-func (w *fleetWork) standing(ctx context.Context, id string) (*fleet.Progress, string) {
+func (w *fleetWork) standing(ctx context.Context, start fleet.Start) (*fleet.Progress, string) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	m, err := migrationThat(ctx, w.place.live.Reader, id, func(*migrationv1alpha1.ClusterMigration) bool { return true })
+	var m *migrationv1alpha1.ClusterMigration
+	var err error
+	if start.Namespace != "" {
+		m, err = migrate.Read(ctx, w.place.live.Reader, start.Namespace, start.Cluster)
+	} else {
+		m, err = migrationThat(ctx, w.place.live.Reader, start.Cluster, func(*migrationv1alpha1.ClusterMigration) bool { return true })
+	}
 	if err != nil || m == nil {
 		return nil, ""
 	}

@@ -62,6 +62,10 @@ type Progress struct {
 	Message string
 	// Exposed tells that the loss of one machine stops writes while it rests.
 	Exposed bool
+	// Namespace is where its migration is kept; empty while it has none.
+	Namespace string
+	// refused is how many times in a row somebody else's lock kept it from this run.
+	refused int
 }
 
 // reached is how many phases are done, and when the last of them was.
@@ -141,6 +145,8 @@ type Start struct {
 	Group int
 	// Elsewhere tells that somebody else's run works on it, or was killed while it did.
 	Elsewhere bool
+	// Namespace is where its migration is kept, if it has one.
+	Namespace string
 }
 
 // Decision is what may happen now.
@@ -207,6 +213,18 @@ func (b *Book) Begin(id string) {
 // pause lies between two runs of a cluster of which the first one did nothing and did not say why.
 const pause = time.Minute
 
+// longestLook is the longest time between two looks at a lock that somebody else has.
+const longestLook = 5 * time.Minute
+
+// lookAgain is how long a lock is left alone that was looked at a few times. The first look comes as soon as the lock would have ended if its holder was killed; one that was
+// renewed has a holder that is at work, whose end a watch tells, so that the later looks are for one that is killed after all.
+func lookAgain(refused int) time.Duration {
+	if refused < 2 {
+		return 0
+	}
+	return min(time.Minute<<min(refused-2, 10), longestLook)
+}
+
 // End notes how the run of a cluster ended; true tells that the record has changed.
 func (b *Book) End(id string, now time.Time, o Outcome) bool {
 	p := b.progress[id]
@@ -215,9 +233,15 @@ func (b *Book) End(id string, now time.Time, o Outcome) bool {
 		*p = *o.Progress
 	}
 	p.Standing, p.NotBefore, p.Gate, p.Message, p.Exposed = cmp.Or(o.Standing, Ready), o.NotBefore, o.Gate, o.Message, o.Exposed
-	p.At, p.Run = now, cmp.Or(o.Run, p.Run)
+	p.At, p.Run, p.refused = now, cmp.Or(o.Run, p.Run), 0
 	if b.metMeanwhile(id, p) {
 		p.Standing, p.Gate, p.Message = Ready, "", ""
+	}
+	if p.Standing == Elsewhere {
+		p.refused = before.refused + 1
+		if again := now.Add(lookAgain(p.refused)); again.After(p.NotBefore) {
+			p.NotBefore = again
+		}
 	}
 	if p.Standing == Ready && p.NotBefore.IsZero() && p.sameAs(&before) {
 		p.NotBefore = now.Add(pause) // Or what ends at once without a reason would begin again at once, for ever.
@@ -236,7 +260,9 @@ func (b *Book) metMeanwhile(id string, p *Progress) bool {
 		return slices.Contains(p.Approved, p.Gate) || slices.Contains(missed.Approved, p.Gate)
 	case Paused:
 		return missed.Standing == Ready
-	case Ready, Running, Elsewhere, Enough, Failed, Blocked, TakenBack:
+	case Elsewhere:
+		return missed.Standing != "" && missed.Standing != Elsewhere
+	case Ready, Running, Enough, Failed, Blocked, TakenBack:
 	}
 	return false
 }
@@ -494,7 +520,7 @@ func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting)
 	if fresh {
 		d.open++
 	}
-	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere})
+	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, Namespace: p.Namespace})
 	return nil
 }
 

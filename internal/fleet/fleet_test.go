@@ -323,6 +323,19 @@ func TestALookThatComesLateChangesNothing(t *testing.T) {
 	assert.Equal(t, Ready, b.Progress("a").Standing)
 }
 
+// TestARunThatEndsDuringALookIsNotLost, since a watch tells it once.
+func TestARunThatEndsDuringALookIsNotLost(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
+	for _, seen := range []Standing{Elsewhere, Ready, Paused} {
+		b.Begin("a")
+		b.See("a", Progress{Standing: seen, Done: done(2, now), Run: "1"})
+		b.End("a", now, Outcome{Standing: Elsewhere, NotBefore: now.Add(time.Minute)})
+		assert.Equal(t, map[bool]Standing{true: Elsewhere, false: Ready}[seen == Elsewhere], b.Progress("a").Standing, seen)
+	}
+}
+
 func TestARunThatDoesNothingIsNotRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
 	now := at("2026-11-22T22:00:00Z")

@@ -26,6 +26,8 @@ type Worker struct {
 	Clock clock.WithTicker
 	// Run runs one cluster until its run ends.
 	Run func(ctx context.Context, start Start) Outcome
+	// Look tells, before a cluster is run that somebody else worked on, that he still does; nil is that nobody does. Without it the run itself is refused.
+	Look func(ctx context.Context, start Start) *Outcome
 	// Keep writes the record.
 	Keep func(ctx context.Context, record *Record) error
 	// Gate says whether this run still has the fleet's lock; nil when there is none.
@@ -49,10 +51,14 @@ type Worker struct {
 	asked string
 }
 
-// ended is the end of one cluster's run.
+// ended is the end of one cluster's run, or of the look before it.
 type ended struct {
 	cluster string
 	outcome Outcome
+	// looked is what was to begin after the look; nil at the end of a run.
+	looked *Start
+	// free tells that nobody else works on the cluster any more.
+	free bool
 }
 
 // Ending is how the work on a fleet ended. The list is closed.
@@ -140,13 +146,55 @@ func (w *Worker) hears(d Decision) bool {
 	return w.Sights != nil && !w.blind && len(w.Book.unapproved(d)) > 0
 }
 
-// begin runs one cluster.
+// begin runs one cluster, if need be after a look whether somebody else still does.
 func (w *Worker) begin(ctx context.Context, start Start) {
 	w.Book.Begin(start.Cluster)
+	if !start.Elsewhere || w.Look == nil {
+		w.launch(ctx, start)
+		return
+	}
+	w.running[start.Cluster] = len(w.runs)
+	go func() {
+		e := ended{cluster: start.Cluster, looked: &start, free: true}
+		if refusal := w.Look(ctx, start); refusal != nil {
+			e.outcome, e.free = *refusal, false
+		}
+		w.ended <- e
+	}()
+}
+
+// looked goes on after a look: with the run, or by waiting on. However often it is looked, all refusals until the next run are one row, and are told once.
+func (w *Worker) looked(ctx context.Context, e ended) {
+	delete(w.running, e.cluster)
+	switch {
+	case e.free && ctx.Err() == nil && w.broken == nil && w.Book.Record.Hold == nil:
+		w.launch(ctx, *e.looked)
+		return
+	case e.free:
+		w.Book.End(e.cluster, w.Clock.Now(), Outcome{Standing: Elsewhere})
+		return
+	}
+	w.Book.End(e.cluster, w.Clock.Now(), e.outcome)
+	for i := len(w.runs) - 1; i >= 0; i-- {
+		if run := &w.runs[i]; run.Cluster == e.cluster {
+			if run.Outcome != string(Elsewhere) {
+				break
+			}
+			run.FinishedAt, run.Message = w.now(), e.outcome.Message
+			return
+		}
+	}
+	w.runs = append(w.runs, ClusterRun{
+		Cluster: e.cluster, Wave: e.looked.Wave, Until: e.looked.Until, StartedAt: w.now(), FinishedAt: w.now(), Outcome: string(Elsewhere), Message: e.outcome.Message,
+	})
+	w.tell("%s waits: %s", e.cluster, e.outcome.Message)
+}
+
+func (w *Worker) launch(ctx context.Context, start Start) {
 	w.running[start.Cluster] = len(w.runs)
 	w.runs = append(w.runs, ClusterRun{Cluster: start.Cluster, Wave: start.Wave, Until: start.Until, StartedAt: w.now()})
 	w.tell("%s begins, of wave %s, until phase %s", start.Cluster, start.Wave, start.Until)
-	go func() { w.ended <- ended{start.Cluster, w.Run(ctx, start)} }()
+	go func() { w.ended <- ended{cluster: start.Cluster, outcome: w.Run(ctx, start)} }()
 }
 
 func (w *Worker) now() time.Time { return w.Clock.Now().UTC().Truncate(time.Second) }
@@ -181,7 +229,11 @@ func (w *Worker) nap(ctx context.Context, wake time.Time, stop <-chan struct{}, 
 	}
 	select {
 	case e := <-w.ended:
-		w.end(ctx, e)
+		if e.looked != nil {
+			w.looked(ctx, e)
+		} else {
+			w.end(ctx, e)
+		}
 	case s, open := <-sights:
 		if !open {
 			w.Sights = nil
@@ -211,8 +263,18 @@ func (w *Worker) say(d Decision) {
 		}
 	}
 	if len(w.running) == 0 && !d.Wake.IsZero() {
-		w.tell("waiting until %s; Ctrl-C ends the wait, and the same command waits again", d.Wake.UTC().Format(time.RFC3339))
+		w.tellWake(d.Wake)
 	}
+}
+
+// tellWake tells until when it waits, unless that is only until the next look at a lock.
+func (w *Worker) tellWake(wake time.Time) {
+	for _, p := range w.Book.progress {
+		if p.Standing == Elsewhere && p.refused > 1 && p.NotBefore.Equal(wake) {
+			return
+		}
+	}
+	w.tell("waiting until %s; Ctrl-C ends the wait, and the same command waits again", wake.UTC().Format(time.RFC3339))
 }
 
 // end notes how a cluster's run ended.

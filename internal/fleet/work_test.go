@@ -238,6 +238,64 @@ func TestAWaitEndsWithTheWallAlsoWhenTheMachineSlept(t *testing.T) {
 	assert.Equal(t, 1, waits, "a look at the wall says nothing")
 }
 
+// TestWhatSomebodyElseWorksOnIsLeftAlone: its lock is looked at ever more rarely, all refusals are one row, and the watch tells when his run has ended.
+func TestWhatSomebodyElseWorksOnIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	const spec = "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n"
+	w := workerOf(t, s, clk, spec)
+	w.Book = bookOf(t, spec, map[string]Progress{"a": {Standing: Elsewhere, Done: done(1, clk.Now()), Run: "theirs", Namespace: "org-acme"}})
+	sights, told := make(chan Sight), make(chan string, 100)
+	w.Wait, w.Sights, w.Tell = true, sights, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) }
+	var looks []time.Duration
+	began := clk.Now()
+	w.Look = func(_ context.Context, start Start) *Outcome {
+		assert.Equal(t, "org-acme", start.Namespace)
+		looks = append(looks, clk.Now().Sub(began))
+		return &Outcome{Standing: Elsewhere, Message: "ada is at work", NotBefore: clk.Now().Add(30 * time.Second)}
+	}
+	out := work(t.Context(), w)
+	for range 40 {
+		require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+		clk.Step(30 * time.Second)
+	}
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	sights <- Sight{Clusters: map[string]Progress{"a": {Standing: Ready, Done: done(2, clk.Now()), Run: "theirs", Namespace: "org-acme"}}}
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- adopted(clk.Now())
+	end := <-out
+	assert.Equal(t, Done, end.how)
+	assert.LessOrEqual(t, len(looks), 8, "in twenty minutes: %s", looks)
+	assert.GreaterOrEqual(t, len(looks), 5, "one that is killed after all is found: %s", looks)
+	require.Len(t, end.runs, 2)
+	assert.Equal(t, []string{"elsewhere", "ok"}, []string{end.runs[0].Outcome, end.runs[1].Outcome})
+	assert.Equal(t, looks[len(looks)-1], end.runs[0].FinishedAt.Sub(end.runs[0].StartedAt))
+	close(told)
+	assert.LessOrEqual(t, len(told), 5, "refusals are told once")
+}
+
+// TestWhoWasKilledIsFollowed as soon as his lock has ended.
+func TestWhoWasKilledIsFollowed(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	const spec = "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n"
+	w := workerOf(t, s, clk, spec)
+	w.Book, w.Wait = bookOf(t, spec, map[string]Progress{"a": {Standing: Elsewhere, Done: done(1, clk.Now()), Run: "theirs"}}), true
+	ends := clk.Now().Add(30 * time.Second)
+	w.Look = func(context.Context, Start) *Outcome {
+		if clk.Now().Before(ends) {
+			return &Outcome{Standing: Elsewhere, NotBefore: ends}
+		}
+		return nil
+	}
+	out := work(t.Context(), w)
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	clk.Step(30 * time.Second)
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- adopted(clk.Now())
+	assert.Equal(t, Done, (<-out).how)
+}
+
 func TestWhatIsLeftDecidesHowItEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

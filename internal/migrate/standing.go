@@ -31,7 +31,7 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time) fleet.P
 	}
 	next := p.Next()
 	p.Begun = next != "" && Begun(object, next)
-	p.Exposed = Exposed(object)
+	p.Exposed, p.Namespace = Exposed(object), object.Namespace
 	p.Half = next == plan.PhaseControlPlane && p.Begun || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
 	for _, id := range RecordedWorkers(object) {
 		if !j.doneAt(plan.PhaseWorkers + "/" + id).IsZero() {
