@@ -199,14 +199,14 @@ func standingState(standing fleet.Standing) (fleet.State, bool) {
 	return "", false
 }
 
-// shapeOf is what a forecast needs of a cluster. A phase counts as measured when every step of it was: what nobody measured, the fleet assumes.
+// shapeOf is what a forecast needs of a cluster: the times that nine of ten stay below, as the plan of its nights has them. A phase counts as measured when every step of it was: what nobody measured, the fleet assumes.
 func shapeOf(p *plan.Plan) fleet.Shape {
 	shape := fleet.Shape{Workers: p.Cluster.Workers, Takes: map[string]time.Duration{}}
 	for _, phase := range p.Phases {
 		if phase.Estimate == nil || phase.Estimate.Runs == 0 {
 			continue
 		}
-		took, err := time.ParseDuration(phase.Estimate.P50)
+		took, err := time.ParseDuration(phase.Estimate.P90)
 		if err != nil || took <= 0 {
 			continue
 		}

@@ -231,11 +231,11 @@ func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string,
 	node, control := false, !slices.Contains(w.Phases, plan.PhaseControlPlane)
 	for _, opening := range found {
 		length := opening.End.Sub(opening.Start)
-		node = node || length > reserves.Cutoff
+		node = node || length >= reserves.Cutoff
 		control = control || length >= reserves.ControlPlane
 	}
 	if len(found) > 0 && !node {
-		out = append(out, fmt.Sprintf("spec.windows.cutoff: no window of the next 60 days is longer than %s, so no node could ever begin", reserves.Cutoff))
+		out = append(out, fmt.Sprintf("spec.windows.cutoff: no window of the next 60 days is as long as %s, so no node could ever begin", reserves.Cutoff))
 	}
 	if len(found) > 0 && !control {
 		out = append(out, fmt.Sprintf("spec.windows.controlPlane: no window of the next 60 days is as long as %s, so phase %s could never begin", reserves.ControlPlane, plan.PhaseControlPlane))

@@ -352,7 +352,7 @@ func TestLintDoubts(t *testing.T) {
 	for name, test := range map[string]struct{ spec, want string }{
 		"never open":       {"spec: {windows: {timeZone: UTC}}\n", "nothing opens in the next 60 days"},
 		"closed over all":  {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}], closed: [{name: c, from: 2026-01-01, to: 2027-12-31}]}}\n", "nothing opens"},
-		"too short":        {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 30m}]}}\n", "no window of the next 60 days is longer than 45m0s"},
+		"too short":        {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 30m}]}}\n", "no window of the next 60 days is as long as 45m0s, so no node could ever begin"},
 		"no control plane": {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}]}}\n", "spec.windows.controlPlane"},
 		"no return":        {"spec: {windows: {timeZone: UTC, noReturn: 3h, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.noReturn"},
 	} {
@@ -363,6 +363,9 @@ func TestLintDoubts(t *testing.T) {
 			assert.Contains(t, strings.Join(doubts, "\n"), test.want)
 		})
 	}
+	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: 45m, controlPlane: 45m, open: [{name: n, cron: 0 0 * * *, duration: 45m}]}}\n").Lint(now, estimate.Estimates{})
+	require.NoError(t, err)
+	assert.Empty(t, doubts, "a node may begin at the moment a window opens that is as long as the cut-off")
 }
 
 func TestClusters(t *testing.T) {
