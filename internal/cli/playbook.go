@@ -477,12 +477,21 @@ func (s *session) approveCommand() *cobra.Command {
 				return err
 			}
 			return s.printStructured(cmd.Context(), resolved, map[string]any{"cluster": args[0], "approval": approval}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "%s: %s is approved by %s: %s\n", args[0], args[1], approval.By, oneLine(reason))
+				writeApproval(w, args[0], approval)
 			})
 		},
 	}
 	addOutputFlag(cmd, &outs, plainFormats())
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agreement rests on")
-	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31 or 2026-12-31T18:00:00Z (default: it does not)")
+	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31T18:00:00+01:00, or 2026-12-31 for the end of that day in UTC (default: it does not)")
 	return cmd
+}
+
+// writeApproval says what was recorded, with the instant at which it ends: a day is one of UTC here, since an approval knows no playbook and so no zone.
+func writeApproval(w io.Writer, id string, a migrationv1alpha1.Approval) {
+	until := ""
+	if a.Until != nil {
+		until = " until " + a.Until.UTC().Format(time.RFC3339)
+	}
+	_, _ = fmt.Fprintf(w, "%s: %s is approved by %s%s: %s\n", id, a.Gate, a.By, until, oneLine(a.Reason))
 }

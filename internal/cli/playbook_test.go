@@ -5,14 +5,17 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
@@ -106,6 +109,26 @@ func TestATokenInAGatesAddressIsNowhereToBeSeen(t *testing.T) {
 	require.Len(t, differs, 1)
 	assert.Contains(t, differs[0], "playbook spec.gates[0].http.url: https://slo.example.test/acme (and what is not shown;")
 	assert.NotContains(t, differs[0], "s3cr3t")
+}
+
+// TestAnApprovalSaysWhenItEnds: the end of a day in UTC is no midnight for whoever is elsewhere.
+func TestAnApprovalSaysWhenItEnds(t *testing.T) {
+	t.Parallel()
+	for until, want := range map[string]string{
+		"":                          "al9qy: finalize is approved by ada: CHG-1\n",
+		"2026-12-31":                "al9qy: finalize is approved by ada until 2027-01-01T00:00:00Z: CHG-1\n",
+		"2026-12-31T18:00:00+01:00": "al9qy: finalize is approved by ada until 2026-12-31T17:00:00Z: CHG-1\n",
+	} {
+		approval := migrationv1alpha1.Approval{Gate: "finalize", By: "ada", Reason: "CHG-1"}
+		if until != "" {
+			at, err := parseUntil(until)
+			require.NoError(t, err)
+			approval.Until = new(metav1.NewTime(at))
+		}
+		out := &strings.Builder{}
+		writeApproval(out, "al9qy", approval)
+		assert.Equal(t, want, out.String())
+	}
 }
 
 // wall is a clock whose time is ahead of what its timers have seen.
