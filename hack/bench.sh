@@ -16,6 +16,9 @@ process() {
 echo "== translation alone, per operation"
 go test ./internal/translate -run '^$' -bench Translate -benchmem | grep ^Benchmark
 
+echo "== a year of windows, per operation"
+go test ./internal/window -run '^$' -bench AYear -benchmem | grep ^Benchmark
+
 echo "== simulated fleet: 200 clusters, 30 nights"
 go test ./internal/fleet -run '^$' -bench Fleet -benchtime 3x | grep ^Benchmark
 
