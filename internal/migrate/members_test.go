@@ -109,6 +109,7 @@ func TestWhatIsOwedAnAccountIsInTheReport(t *testing.T) {
 	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
 	e := w.process(t)
 	assert.Nil(t, FactsOf(e.Journal.Object))
+	assert.Nil(t, FactsOf(nil), "a run that did not come to its journal")
 	table := func(id etcd.ID, name string) *etcd.Table {
 		return &etcd.Table{Members: []etcd.Row{{Member: etcd.Member{ID: id, Name: name}, Role: etcd.Leader}}}
 	}

@@ -219,6 +219,9 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 
 // FactsOf are what a migration owes an account of, of all its runs; nil when there is nothing yet.
 func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
+	if object == nil {
+		return nil
+	}
 	status := &object.Status
 	members := func(from []migrationv1alpha1.EtcdMember) []history.Member {
 		var out []history.Member
