@@ -238,6 +238,12 @@ func (b *Book) End(id string, now time.Time, o Outcome) bool {
 		p.Standing, p.Gate, p.Message = Ready, "", ""
 	}
 	if p.Standing == Elsewhere {
+		if missed, seen := b.missed[id]; seen && missed.Standing != Elsewhere {
+			// The other run ended while this one was refused, and nobody tells that again.
+			noted := b.See(id, missed)
+			p.NotBefore = o.NotBefore
+			return noted
+		}
 		p.refused = before.refused + 1
 		if again := now.Add(lookAgain(p.refused)); again.After(p.NotBefore) {
 			p.NotBefore = again
@@ -260,9 +266,7 @@ func (b *Book) metMeanwhile(id string, p *Progress) bool {
 		return slices.Contains(p.Approved, p.Gate) || slices.Contains(missed.Approved, p.Gate)
 	case Paused:
 		return missed.Standing == Ready
-	case Elsewhere:
-		return missed.Standing != "" && missed.Standing != Elsewhere
-	case Ready, Running, Enough, Failed, Blocked, TakenBack:
+	case Ready, Running, Elsewhere, Enough, Failed, Blocked, TakenBack:
 	}
 	return false
 }

@@ -328,11 +328,13 @@ func TestARunThatEndsDuringALookIsNotLost(t *testing.T) {
 	t.Parallel()
 	now := at("2026-11-22T22:00:00Z")
 	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
-	for _, seen := range []Standing{Elsewhere, Ready, Paused} {
+	for i, seen := range []Standing{Elsewhere, Ready, Paused, Failed} {
 		b.Begin("a")
-		b.See("a", Progress{Standing: seen, Done: done(2, now), Run: "1"})
-		b.End("a", now, Outcome{Standing: Elsewhere, NotBefore: now.Add(time.Minute)})
-		assert.Equal(t, map[bool]Standing{true: Elsewhere, false: Ready}[seen == Elsewhere], b.Progress("a").Standing, seen)
+		b.See("a", Progress{Standing: seen, Done: done(2, now), Run: fmt.Sprint(i), Classes: map[bool][]string{true: {"error"}}[seen == Failed]})
+		noted := b.End("a", now, Outcome{Standing: Elsewhere, NotBefore: now.Add(time.Minute)})
+		assert.Equal(t, seen, b.Progress("a").Standing)
+		assert.Equal(t, now.Add(time.Minute), b.Progress("a").NotBefore)
+		assert.Equal(t, seen == Failed, noted, "a failure of somebody else counts")
 	}
 }
 

@@ -166,15 +166,24 @@ func (w *Worker) begin(ctx context.Context, start Start) {
 // looked goes on after a look: with the run, or by waiting on. However often it is looked, all refusals until the next run are one row, and are told once.
 func (w *Worker) looked(ctx context.Context, e ended) {
 	delete(w.running, e.cluster)
+	held := w.Book.Record.Hold != nil
 	switch {
-	case e.free && ctx.Err() == nil && w.broken == nil && w.Book.Record.Hold == nil:
+	case e.free && ctx.Err() == nil && w.broken == nil && !held:
 		w.launch(ctx, *e.looked)
 		return
 	case e.free:
-		w.Book.End(e.cluster, w.Clock.Now(), Outcome{Standing: Elsewhere})
-		return
+		e.outcome.Standing = Elsewhere
 	}
-	w.Book.End(e.cluster, w.Clock.Now(), e.outcome)
+	if w.Book.End(e.cluster, w.Clock.Now(), e.outcome) {
+		w.keep(ctx, held)
+	}
+	if !e.free {
+		w.refusal(e)
+	}
+}
+
+// refusal notes that somebody else still works on a cluster.
+func (w *Worker) refusal(e ended) {
 	for i := len(w.runs) - 1; i >= 0; i-- {
 		if run := &w.runs[i]; run.Cluster == e.cluster {
 			if run.Outcome != string(Elsewhere) {
@@ -207,7 +216,8 @@ func (w *Worker) await(ctx context.Context, d Decision) {
 	} else {
 		w.say(d)
 	}
-	for w.nap(ctx, d.Wake, stop, sights) {
+	for early := true; early; {
+		early = w.nap(ctx, d.Wake, stop, sights)
 	}
 }
 
