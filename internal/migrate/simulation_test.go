@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -72,6 +74,8 @@ type world struct {
 	// begun are phases and nodes that have begun.
 	begun map[string]bool
 	order []string
+	// at is when the try of a step began that did its work.
+	at map[string]time.Time
 	// replaced counts workers by the start of the window in which their last try began.
 	replaced map[time.Time]int
 	// fate and takes say what becomes of the next try of a step, and how long it takes.
@@ -82,10 +86,15 @@ type world struct {
 }
 
 func newWorld(t assert.TestingT, spec string, workers ...string) *world {
-	w := &world{t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}, replaced: map[time.Time]int{}}
+	return worldOf(t, playbook.Layer{Name: "simulated.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + spec)}, workers...)
+}
+
+func worldOf(t assert.TestingT, layer playbook.Layer, workers ...string) *world {
+	w := &world{
+		t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}, at: map[string]time.Time{}, replaced: map[time.Time]int{},
+	}
 	var err error
-	w.book, err = playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: "simulated.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + spec)})
-	if err != nil {
+	if w.book, err = playbook.Read(nil, playbook.Defaults(), layer); err != nil {
 		panic(err)
 	}
 	scheme := runtime.NewScheme()
@@ -166,7 +175,7 @@ func (w *world) act(phase Phase, s Step) error {
 		assert.True(w.t, w.open(reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
 	}
 	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
-	fate, during := w.fate(s.ID), w.during(phase.Name)
+	fate, during, began := w.fate(s.ID), w.during(phase.Name), w.clk.Now()
 	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
 	if thing != "" && s.Gate != GateNoReturn {
 		w.begun[thing] = true
@@ -197,6 +206,7 @@ func (w *world) act(phase Phase, s Step) error {
 	w.clk.Step(w.takes(s.ID) / 2)
 	if !w.done[s.ID] {
 		w.order = append(w.order, s.ID)
+		w.at[s.ID] = began
 		if most := w.book.Spec.Workers.PerRun; phase.Name == plan.PhaseWorkers && s.Disruptive && most > 0 && !during.IsZero() {
 			w.replaced[during]++
 			assert.LessOrEqual(w.t, w.replaced[during], most, "workers of the window that opened at %s", during)
@@ -250,6 +260,37 @@ func (w *world) run() (result Result, alive bool) {
 	w.runs++
 	holder := fmt.Sprintf("ada@anubis (%d)", w.runs)
 	lock := &Lock{Client: w.api, Clock: w.clk, Key: LockKey("org-acme", "al9qy"), Holder: holder, Duration: 30 * time.Second, Gone: func(string) bool { return true }}
+	work := &Work{
+		Adopter: &adopt.Adopter{Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"}, Record: w.record()}, Clock: w.clk,
+		PutOff: func(_ context.Context, id string) error {
+			if w.half == plan.PhaseWorkers+"/"+id {
+				w.half, w.begun[plan.PhaseWorkers+"/"+id] = "", false
+			}
+			return nil
+		},
+	}
+	e := &Engine{
+		Graph: w.graph, Work: work, Journal: &Journal{Client: w.api, Clock: w.clk, Gate: lock.Gate}, Log: &Log{Clock: w.clk, Cluster: "al9qy", By: "ada@anubis", Tool: "test"},
+		Lock: lock, Client: w.api, Clock: w.clk,
+	}
+	defer func() {
+		if problem := recover(); problem != nil {
+			if problem != errKilled { //nolint:errorlint // it is this very one
+				panic(problem)
+			}
+			alive = false
+		}
+	}()
+	result, err := e.Forward(context.Background(), w.options())
+	assert.NoError(w.t, err)
+	if result.Outcome == Paused || result.Outcome == Stopped {
+		assert.Equal(w.t, w.done[stepLeave], w.done[stepRetire], "a run rests where the legacy API server has no etcd: %s", result.Message)
+	}
+	return result, true
+}
+
+// options are those of a run by the playbook.
+func (w *world) options() Options {
 	door, err := w.book.Spec.Door(estimate.Estimates{})
 	if err != nil {
 		panic(err)
@@ -278,33 +319,7 @@ func (w *world) run() (result Result, alive bool) {
 			return &Opening{open.Start, open.End, next.Start, open.Names}
 		}
 	}
-	work := &Work{
-		Adopter: &adopt.Adopter{Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"}, Record: w.record()}, Clock: w.clk,
-		PutOff: func(_ context.Context, id string) error {
-			if w.half == plan.PhaseWorkers+"/"+id {
-				w.half, w.begun[plan.PhaseWorkers+"/"+id] = "", false
-			}
-			return nil
-		},
-	}
-	e := &Engine{
-		Graph: w.graph, Work: work, Journal: &Journal{Client: w.api, Clock: w.clk, Gate: lock.Gate}, Log: &Log{Clock: w.clk, Cluster: "al9qy", By: "ada@anubis", Tool: "test"},
-		Lock: lock, Client: w.api, Clock: w.clk,
-	}
-	defer func() {
-		if problem := recover(); problem != nil {
-			if problem != errKilled { //nolint:errorlint // it is this very one
-				panic(problem)
-			}
-			alive = false
-		}
-	}()
-	result, err = e.Forward(context.Background(), opts)
-	assert.NoError(w.t, err)
-	if result.Outcome == Paused || result.Outcome == Stopped {
-		assert.Equal(w.t, w.done[stepLeave], w.done[stepRetire], "a run rests where the legacy API server has no etcd: %s", result.Message)
-	}
-	return result, true
+	return opts
 }
 
 // finish goes through night after night until everything is done, and returns after how many processes it was.
@@ -465,4 +480,74 @@ func TestWithoutWindowsNothingWaits(t *testing.T) {
 	w.ended(steps("a"))
 	assert.Equal(t, 1, w.runs)
 	assert.Contains(t, strings.Join(w.order, " "), "workers/a workers/settled finalize/calm")
+}
+
+// shipped are the playbooks that are shipped, and the names of their files.
+func shipped(t *testing.T) []playbook.Layer {
+	t.Helper()
+	files, err := filepath.Glob("../../playbooks/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	out := make([]playbook.Layer, 0, len(files))
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		out = append(out, playbook.Layer{Name: file, Data: data})
+	}
+	return out
+}
+
+// thought is how long a step is thought to take.
+func thought(step string) time.Duration { return estimate.Estimates{}.Step(step).P90 }
+
+// TestShippedPlaybooksBringAClusterToItsEnd, with steps that take as long as is thought, and with one of each kind of trouble on the way.
+func TestShippedPlaybooksBringAClusterToItsEnd(t *testing.T) {
+	t.Parallel()
+	workers := []string{"a", "b", "c"}
+	for _, layer := range shipped(t) {
+		for trouble := range fates {
+			w := worldOf(t, layer, workers...)
+			w.takes = thought
+			last := trouble
+			w.fate = func(step string) fate {
+				if step != plan.PhaseWorkers+"/b" {
+					return succeeds
+				}
+				what := last
+				last = succeeds
+				return what
+			}
+			w.finish(200, func() time.Duration { return 12 * time.Hour })
+			w.ended(steps(workers...))
+			require.False(t, t.Failed(), "%s, fate %d", layer.Name, trouble)
+		}
+	}
+}
+
+// TestTheTimesThatAreForeseenAreThoseOfTheRun when every step takes as long as was thought: the nights of a plan are made of these.
+func TestTheTimesThatAreForeseenAreThoseOfTheRun(t *testing.T) {
+	t.Parallel()
+	workers := []string{"a", "b", "c"}
+	each := "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + everyNight
+	layers := append(shipped(t),
+		playbook.Layer{Name: "every night", Data: []byte(each)},
+		playbook.Layer{Name: "step by step", Data: []byte(strings.Replace(each, "    phases:", "    overrun: finish-step\n    phases:", 1))},
+		playbook.Layer{Name: "two a night", Data: []byte(each + "  workers: {perRun: 2}\n")})
+	for _, layer := range layers {
+		t.Run(layer.Name, func(t *testing.T) {
+			t.Parallel()
+			w := worldOf(t, layer, workers...)
+			w.takes = thought
+			foreseen, err := Foresee(t.Context(), Foresight{Graph: Graph(workers...), Options: w.options(), Took: thought, Now: w.clk.Now()})
+			require.NoError(t, err)
+			w.finish(200, func() time.Duration { return time.Hour })
+			w.ended(steps(workers...))
+			var order []string
+			for _, step := range foreseen {
+				order = append(order, step.Step)
+				assert.Equal(t, step.From.UTC().String(), w.at[step.Step].UTC().String(), step.Step)
+			}
+			assert.Equal(t, order, w.order)
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package nights
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,4 +166,35 @@ func TestPhasesGetTheirTime(t *testing.T) {
 	Phases(phases, []string{"a", "b"}, estimate.Of(d))
 	assert.Nil(t, phases[0].Estimate)
 	assert.Equal(t, &plan.Estimate{P50: "20m20s", P90: "22m0s"}, phases[1].Estimate, "settled is built in, so the sum is not measured")
+}
+
+// TestShippedPlaybooksHaveNights that all of a cluster fits into, by the times that are built in.
+func TestShippedPlaybooksHaveNights(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../playbooks/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	workers := []string{"a", "b", "c"}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		e, err := playbook.Read(nil, playbook.Defaults(), playbook.Layer{Name: file, Data: data})
+		require.NoError(t, err)
+		got := of(t, Input{Playbook: e, Workers: workers})
+		assert.True(t, got.Fits, "%s: %s", file, got.Problem)
+		assert.NotNil(t, got.EndsAt, file)
+		assert.Equal(t, e.Spec.Windows == nil, len(got.Nights) == 0, file)
+		var replaced []string
+		for _, night := range got.Nights {
+			for _, work := range night.Work {
+				replaced = append(replaced, work.Workers...)
+				assert.False(t, work.From.Before(night.Start), "%s: %s", file, work.Phase)
+				assert.False(t, work.To.After(night.End), "%s: %s of the night of %s is over with it", file, work.Phase, night.Start)
+			}
+		}
+		for _, work := range got.Outside {
+			replaced = append(replaced, work.Workers...)
+		}
+		assert.Equal(t, workers, slices.Sorted(slices.Values(replaced)), file)
+	}
 }
