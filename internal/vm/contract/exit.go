@@ -22,6 +22,8 @@ const (
 	ExitGuest = 71
 	// ExitKilled: the guest ignored the power button and QEMU was ended.
 	ExitKilled = 72
+	// ExitSilent: nothing was heard of the guest for longer than it may be silent, or it never spoke; it was ended for that.
+	ExitSilent = 73
 	// ExitInternal: anything else.
 	ExitInternal = 1
 )
@@ -49,6 +51,8 @@ func ExitReason(code int) string {
 		return "GuestEnded"
 	case ExitKilled:
 		return "GuestKilled"
+	case ExitSilent:
+		return "GuestSilent"
 	default:
 		return "LauncherFailed"
 	}
@@ -58,5 +62,6 @@ func ExitReason(code int) string {
 func ExitCodes() []int {
 	return []int{
 		ExitPowerOff, ExitInternal, ExitConfig, ExitImage, ExitDiskFull, ExitDisk, ExitNetwork, ExitBootstrap, ExitQEMU, ExitGuest, ExitKilled,
+		ExitSilent,
 	}
 }

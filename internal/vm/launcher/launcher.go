@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) int {
 	report := contract.Report{Kind: contract.ReportStopped, Code: code}
 	if err != nil {
 		report.Message = err.Error()
-		if code != contract.ExitGuest && code != contract.ExitKilled {
+		if code != contract.ExitGuest && code != contract.ExitKilled && code != contract.ExitSilent {
 			report.Kind = contract.ReportFailed
 		}
 		l.Log.WithError(err).WithField("code", code).Error("the machine ended")

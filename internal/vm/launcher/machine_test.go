@@ -384,6 +384,23 @@ func TestAGuestThatIgnoresThePowerButton(t *testing.T) {
 	assert.Contains(t, r.last().Message, "did not power off within 2 s")
 }
 
+// TestAGuestThatNeverSpeaks is ended by the kubelet, whose liveness probe fails. What is told is not that it does not power off, which sends people to look for a service that hangs.
+func TestAGuestThatNeverSpeaks(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, 6, "echo this guest hangs; while :; do sleep 1; done").bootable(t)
+	m.config.BootSeconds, m.config.ShutdownSeconds = 3, 2
+	r := m.start(t)
+	r.console(t, "this guest hangs")
+	require.Eventually(t, func() bool {
+		code, _ := r.probe(t, "live")
+		return code != 0
+	}, patience, 100*time.Millisecond)
+	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, contract.ExitSilent, r.wait(t))
+	assert.Contains(t, r.last().Message, "the guest boots for")
+	assert.Contains(t, r.last().Message, "did not power off within 2 s")
+}
+
 // small mounts a small file system at the machine's directory of disks.
 func (m *machine) small(t *testing.T, size string) {
 	t.Helper()

@@ -179,6 +179,23 @@ func TestAGuestThatGoesOnIsLeftAlone(t *testing.T) {
 	assert.Len(t, problems(), 1, "a lack of room that comes later is another one")
 }
 
+// TestADiskErrorThatTheGuestIsToldKeepsNoTrafficAway: nothing says when such an error is over, so a machine with one would have got no traffic until its container is restarted.
+func TestADiskErrorThatTheGuestIsToldKeepsNoTrafficAway(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := clocktesting.NewFakeClock(time.Unix(7, 0))
+	log, _ := logtest.NewNullLogger()
+	state := health.New(now, health.Rules{Role: contract.RoleWorker, Boot: time.Minute, Silence: time.Minute})
+	l := &launcher{Options: Options{Clock: now, Log: log}, reports: &reporter{out: &out, clock: now}, config: good(), health: state}
+	g, w := &guest{launcher: l}, &watching{}
+	state.Started()
+	g.beat(w, contract.Guest{Bootstrap: contract.BootstrapSucceeded, Kubelet: true})
+	g.handle(w, qmp.Event{Name: "BLOCK_IO_ERROR", Data: json.RawMessage(`{"node-name":"disk-root","nospace":false,"reason":"Input/output error"}`)})
+	assert.Contains(t, out.String(), "disk-root: Input/output error", "it is told")
+	ready, why := state.Ready()
+	assert.True(t, ready, why)
+}
+
 func TestTheConsoleIsKeptAndBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

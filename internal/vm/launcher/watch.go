@@ -33,8 +33,9 @@ type watching struct {
 	// what was to be written still does not fit.
 	full, resumed time.Time
 	disk          string
-	// asked is when the guest was asked to power off.
-	asked time.Time
+	// asked is when the guest was asked to power off, and silent why it counted as dead then; empty for one that was heard.
+	asked  time.Time
+	silent string
 }
 
 // watch reports what changes and ends when QEMU does. When the context ends it asks the guest to power off, and ends QEMU if the
@@ -57,13 +58,20 @@ func (g *guest) watch(ctx context.Context) error {
 		case <-ending:
 			ending = nil
 			w.asked = g.Clock.Now()
+			if alive, why := g.health.Live(); !alive {
+				w.silent = why
+			}
 			g.Log.WithField("seconds", g.config.ShutdownSeconds).Info("asking the guest to power off")
 			g.press(ctx)
 			deadline = g.Clock.NewTimer(seconds(g.config.ShutdownSeconds))
 			defer deadline.Stop()
 			expired = deadline.C()
 		case <-expired:
-			return g.end(ctx, exit.Errorf(contract.ExitKilled, "the guest did not power off within %d s and was ended", g.config.ShutdownSeconds))
+			code, before := contract.ExitKilled, ""
+			if w.silent != "" {
+				code, before = contract.ExitSilent, w.silent+"; "
+			}
+			return g.end(ctx, exit.Errorf(code, "%sthe guest did not power off within %d s and was ended", before, g.config.ShutdownSeconds))
 		case <-ticker.C():
 			if !w.asked.IsZero() {
 				g.press(ctx)
@@ -79,6 +87,8 @@ func (g *guest) watch(ctx context.Context) error {
 func (g *guest) ended(w *watching) error {
 	how := g.process.End()
 	switch {
+	case !w.asked.IsZero() && how == "" && w.silent != "":
+		return exit.Errorf(contract.ExitSilent, "%s; the guest powered off when it was asked to", w.silent)
 	case !w.asked.IsZero() && how == "":
 		g.Log.WithField("after", g.Clock.Since(w.asked).Round(time.Millisecond).String()).Info("the guest powered off")
 		return nil
@@ -121,7 +131,8 @@ func (g *guest) handle(w *watching, e qmp.Event) {
 	}
 }
 
-// trouble reports an error of a disk. For lack of room QEMU has paused the guest, and it goes on when there is some.
+// trouble reports an error of a disk. For lack of room QEMU has paused the guest, and it goes on when there is some. Any other error the guest is told, and does about it what it would
+// do on a machine of metal: it is no reason to keep traffic away, because nothing would ever say that it is over.
 func (g *guest) trouble(w *watching, node, reason string, full bool) {
 	text := fmt.Sprintf("%s: %s", node, reason)
 	if full {
@@ -130,8 +141,8 @@ func (g *guest) trouble(w *watching, node, reason string, full bool) {
 			w.full = g.Clock.Now()
 		}
 		w.disk, w.resumed = text, time.Time{}
+		g.health.Trouble(text)
 	}
-	g.health.Trouble(text)
 	told := w.told()
 	told.Problems = append(slices.Clone(told.Problems), text)
 	g.tell(told)

@@ -212,6 +212,17 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestAVerdictThatCannotBeKeptIsAVerdict: where a host has no room, the machine's disks say so, and better.
+func TestAVerdictThatCannotBeKeptIsAVerdict(t *testing.T) {
+	t.Parallel()
+	trial := pretended(t, "exit 85")
+	trial.Cache = "/no/such/directory/verdict.json"
+	got, err := trial.Decide(t.Context(), contract.AcceleratorAuto)
+	require.NoError(t, err)
+	assert.Equal(t, contract.AcceleratorKVM, got.Accelerator)
+	assert.Contains(t, got.Reason, "keeping the verdict on KVM")
+}
+
 func TestDecideTriesNothingWhenItNeedNot(t *testing.T) {
 	t.Parallel()
 	trial := pretended(t, "exit 85")

@@ -64,7 +64,7 @@ type Trial struct {
 //
 //  1. what was chosen, if that is not "auto";
 //  2. what an earlier trial on this boot of the host said;
-//  3. what a trial says now, which is kept for the next time.
+//  3. what a trial says now, which is kept for the next time if there is room.
 func (t Trial) Decide(ctx context.Context, chosen contract.Accelerator) (*Verdict, error) {
 	switch chosen {
 	case contract.AcceleratorKVM, contract.AcceleratorTCG:
@@ -88,7 +88,11 @@ func (t Trial) Decide(ctx context.Context, chosen contract.Accelerator) (*Verdic
 		}
 		found.Accelerator, found.Reason = contract.AcceleratorTCG, err.Error()
 	}
-	return found, t.keep(found)
+	if err := t.keep(found); err != nil {
+		// Most often the disk is full, and who makes the machine's own disks says that better. The next start tries again.
+		found.Reason += "; " + err.Error()
+	}
+	return found, nil
 }
 
 func (t Trial) recall(boot string) (*Verdict, bool) {
