@@ -73,7 +73,7 @@ func isSecretFlag(name string) bool { return slices.Contains(secretFlags(), name
 
 // secretVariables are the variables that hold a secret of this program's own: no text repeats it, and no other program gets it.
 func secretVariables() []string {
-	names := []string{"VAULT_TOKEN"}
+	names := []string{"VAULT_TOKEN"} //nolint:prealloc // a handful
 	for _, flag := range secretFlags() {
 		names = append(names, envName(flag))
 	}

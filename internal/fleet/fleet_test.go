@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -330,7 +331,7 @@ func TestARunThatEndsDuringALookIsNotLost(t *testing.T) {
 	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
 	for i, seen := range []Standing{Elsewhere, Ready, Paused, Failed} {
 		b.Begin("a")
-		b.See("a", Progress{Standing: seen, Done: done(2, now), Run: fmt.Sprint(i), Classes: map[bool][]string{true: {"error"}}[seen == Failed]})
+		b.See("a", Progress{Standing: seen, Done: done(2, now), Run: strconv.Itoa(i), Classes: map[bool][]string{true: {"error"}}[seen == Failed]})
 		noted := b.End("a", now, Outcome{Standing: Elsewhere, NotBefore: now.Add(time.Minute)})
 		assert.Equal(t, seen, b.Progress("a").Standing)
 		assert.Equal(t, now.Add(time.Minute), b.Progress("a").NotBefore)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -184,7 +185,7 @@ func (w *Worker) looked(ctx context.Context, e ended) {
 
 // refusal notes that somebody else still works on a cluster.
 func (w *Worker) refusal(e ended) {
-	for i := len(w.runs) - 1; i >= 0; i-- {
+	for i := range slices.Backward(w.runs) {
 		if run := &w.runs[i]; run.Cluster == e.cluster {
 			if run.Outcome != string(Elsewhere) {
 				break

@@ -54,7 +54,7 @@ func TestAHookEndsWithAllThatItHasStarted(t *testing.T) {
 	}()
 	select {
 	case err := <-closed:
-		assert.NoError(t, err)
+		require.NoError(t, err)
 	case <-time.After(10 * time.Second):
 		assert.Fail(t, "what the hook has started still holds the pipe")
 	}

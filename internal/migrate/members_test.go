@@ -27,7 +27,7 @@ func (w *world) process(t *testing.T) *Engine {
 }
 
 // stretches are the notes about how long etcd needed two members.
-func stretches(w *world, t *testing.T) []string {
+func stretches(t *testing.T, w *world) []string {
 	t.Helper()
 	var out []string
 	for _, note := range w.events(t, history.StepProgress) {
@@ -45,7 +45,7 @@ func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
 	e := w.process(t)
 	e.single(true)
 	require.NoError(t, e.save(t.Context()))
-	assert.Empty(t, stretches(w, t), "it never had two")
+	assert.Empty(t, stretches(t, w), "it never had two")
 
 	require.NoError(t, e.doubling(t.Context()))
 	w.clk.Step(time.Minute)
@@ -63,7 +63,7 @@ func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
 	e.single(true)
 	e.single(false)
 	require.NoError(t, e.save(t.Context()))
-	assert.Equal(t, []string{"for at most 1m40s"}, stretches(w, t))
+	assert.Equal(t, []string{"for at most 1m40s"}, stretches(t, w))
 	status := w.status(t).Status
 	assert.Equal(t, 100*time.Second, status.TwoMembersUntil.Sub(status.TwoMembersSince.Time))
 
@@ -75,7 +75,7 @@ func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
 	e.single(false)
 	require.NoError(t, e.save(t.Context()))
 	assert.Equal(t, (*metav1.Time)(nil), w.status(t).Status.TwoMembersSince)
-	assert.Len(t, stretches(w, t), 1)
+	assert.Len(t, stretches(t, w), 1)
 }
 
 // TestTheTimeWithoutTheWorkersPortsIsNotedOnce, from the moment in which the first Service was about to go.

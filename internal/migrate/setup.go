@@ -224,7 +224,7 @@ func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
 	}
 	status := &object.Status
 	members := func(from []migrationv1alpha1.EtcdMember) []history.Member {
-		var out []history.Member
+		var out []history.Member //nolint:prealloc // nil for none, as in the document
 		for _, m := range from {
 			out = append(out, history.Member{ID: m.ID, Name: m.Name, Role: m.Role})
 		}

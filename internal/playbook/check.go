@@ -213,7 +213,7 @@ func (e *Effective) lintNotifications() []string {
 }
 
 // Lint tells what is allowed, and still most likely not meant.
-func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string, error) {
+func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string, error) { //nolint:gocyclo // one doubt after the other, each of two lines
 	w := e.Spec.Windows
 	schedule, err := e.Spec.Schedule()
 	if err != nil || schedule == nil {

@@ -198,7 +198,7 @@ func TestALaterLayerMovesNoClosedPeriod(t *testing.T) {
 		_, err := Read(nil, Defaults(), Layer{Name: "a.yaml", Data: []byte(head + customer)}, Layer{Name: "b.yaml", Data: []byte(head + above)})
 		return err
 	}
-	assert.EqualError(t, layers("spec:\n  windows:\n    phases: [finalize]\n"),
+	require.EqualError(t, layers("spec:\n  windows:\n    phases: [finalize]\n"),
 		"b.yaml:5:13: spec.windows.phases: it leaves out control-plane, workers, and what an earlier layer closes (a.yaml:7) no other one opens")
 	require.NoError(t, layers("spec: {windows: {phases: [adopt, finalize, workers, control-plane]}}\n"))
 	require.NoError(t, layers("spec: {windows: {phases: []}}\n"), "an empty list is the built-in one")
