@@ -299,7 +299,8 @@ func (w *world) options() Options {
 		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true,
 		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
 		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
-		Retries: w.book.Spec.Failure.Retries, RetryPause: time.Duration(w.book.Spec.Failure.Pause), Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
+		// Nobody moves the clock while the engine waits for another try, so that comes at once.
+		Retries: w.book.Spec.Failure.Retries, Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
 	}
 	if door != nil {
 		opts.Door = func(now time.Time, start Start) *Wait {
