@@ -275,7 +275,8 @@ func (f *Finalizer) unmarkInside(ctx context.Context) error {
 func markedInside() []place {
 	rbac := rbacv1.SchemeGroupVersion
 	return []place{
-		{rbac.WithKind("Role"), metav1.NamespaceSystem}, {rbac.WithKind("RoleBinding"), metav1.NamespaceSystem},
+		{rbac.WithKind("Role"), metav1.NamespaceSystem},
+		{rbac.WithKind("RoleBinding"), metav1.NamespaceSystem},
 		{schema.GroupVersionKind{Group: "policy", Version: "v1beta1", Kind: "PodSecurityPolicy"}, ""},
 	}
 }
