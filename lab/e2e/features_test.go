@@ -25,7 +25,17 @@ const (
 	mirrorHost     = "https://mirror.example"
 	proxyURL       = "http://proxy.example:3128"
 	nodeLabel      = "node.example/pool"
+	registrySecret = cluster + "-registry"
+	registryAuth   = `{"auths":{"registry.example":{"auth":"ZTJlOmdlbmVyYXRlZC1mb3ItdGhpcy13YWxr"}}}`
 )
+
+// registryManifest has the credentials of the workers' registry, where docs/templates.md puts them.
+const registryManifest = `
+apiVersion: v1
+kind: Secret
+metadata: {name: ` + registrySecret + `, namespace: ` + namespace + `, labels: {cluster.x-k8s.io/cluster-name: ` + cluster + `}}
+stringData: {auth.json: '` + registryAuth + `'}
+`
 
 // objects of a manifest, in its order.
 type objects []*unstructured.Unstructured
@@ -158,6 +168,11 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 	if u.GetKind() == "KubeadmControlPlane" {
 		parts = append(parts, "initConfiguration")
 	}
+	if u.GetKind() == "KubeadmConfigTemplate" {
+		if err := registryCredentials(u, base); err != nil {
+			return err
+		}
+	}
 	for _, part := range parts {
 		// Without hardware virtualization, looking at every container every ten seconds is a third of what a node does.
 		err := add(u, base+"."+part+".nodeRegistration.kubeletExtraArgs", arg("node-labels", nodeLabel+"=lab"), arg("housekeeping-interval", "5m"))
@@ -169,6 +184,18 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 		}
 	}
 	return patientKubelet(u, base)
+}
+
+// registryCredentials are those of the pools of workers, from a Secret.
+func registryCredentials(u *unstructured.Unstructured, base string) error {
+	const path = "/etc/kubernetes/registry-auth.json"
+	err := add(u, base+".files", map[string]any{
+		"path": path, "permissions": "0600", "contentFrom": map[string]any{"secret": map[string]any{"name": registrySecret, "key": "auth.json"}},
+	})
+	if err != nil {
+		return err
+	}
+	return add(u, base+".preKubeadmCommands", "install -D -m 0600 "+path+" /var/lib/kubelet/config.json")
 }
 
 // patches is where kubeadm finds them.

@@ -140,6 +140,9 @@ func (w *world) ask(ctx context.Context, node string, facts []fact) []string {
 // resolvers prints which DNS servers a guest asks.
 const resolvers = "resolvectl dns 2>/dev/null; cat /run/systemd/resolve/resolv.conf /etc/resolv.conf"
 
+// disks prints the name and the size in bytes of each of a guest's disks.
+const disks = "lsblk -bdno SERIAL,SIZE | xargs"
+
 func commonFacts(node string) []fact {
 	return []fact{
 		{"host name", "hostname", node},
@@ -148,8 +151,8 @@ func commonFacts(node string) []fact {
 		{"proxy of the container runtime", "systemctl show containerd -p Environment", proxyURL},
 		{"container runtime's disk", "findmnt -no SOURCE,SIZE /var/lib/containerd", "/dev/"},
 		{"processors", "echo $(nproc) processors", "2 processors"},
-		{"size of the root disk", "lsblk -bdno SERIAL,SIZE | xargs", "root 10000000000"},
-		{"size of the container runtime's disk", "lsblk -bdno SERIAL,SIZE | xargs", "docker 6000000000"},
+		{"size of the root disk", disks, "root 10000000000"},
+		{"size of the container runtime's disk", disks, "docker 6000000000"},
 		{"setting of the kubelet", "cat /var/lib/kubelet/config.yaml", "localStorageCapacityIsolation: false"},
 	}
 }
@@ -191,6 +194,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 				fact{"NTP server", "cat /etc/systemd/timesyncd.conf.d/*.conf /etc/chrony/sources.d/*.sources 2>/dev/null", ntpServer},
 				fact{"iSCSI initiator", "cat /etc/iscsi/initiatorname.iscsi", "InitiatorName=" + iscsiPrefix},
 				fact{"etcd's disk", "findmnt -no SOURCE /var/lib/etcd", "/dev/vd"},
+				fact{"size of etcd's disk", disks, "etcd 2147483648"},
 				fact{"memory", memoryUpTo(rolledMemory), "as it should be"},
 				fact{"API server flag", "cat /etc/kubernetes/manifests/kube-apiserver.yaml", "--api-audiences=https://issuer.example,customer"},
 			)
@@ -200,6 +204,8 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 				fact{"host volume", "findmnt -no FSTYPE /data/" + hostVolumeTag, "9p"},
 				fact{"host volume is writable", "echo from-the-guest > /data/" + hostVolumeTag + "/e2e && cat /data/" + hostVolumeTag + "/e2e", "from-the-guest"},
 				fact{"kubelet's disk", "findmnt -no SOURCE /var/lib/kubelet", "/dev/vd"},
+				fact{"size of the kubelet's disk", disks, "kubelet 1073741824"},
+				fact{"credentials of the registry", "stat -c %a /var/lib/kubelet/config.json; cat /var/lib/kubelet/config.json", "600\n" + registryAuth},
 				fact{"memory", memoryUpTo(1536), "as it should be"},
 			)
 		}

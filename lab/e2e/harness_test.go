@@ -43,6 +43,8 @@ type world struct {
 	notes noted
 	// watch notes when Machines got their bootstrap data.
 	watch *stopwatch
+	// plainTook is what the guest without a controller needed from its creation until its node was ready.
+	plainTook time.Duration
 }
 
 // say prints a line of progress with the time since the start. A run of half an hour that is silent looks hung.

@@ -97,7 +97,7 @@ func (w *world) clusterctlInstalls(ctx context.Context) {
 }
 
 func (w *world) clusterIsApplied(ctx context.Context) {
-	w.apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")
+	w.apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n---"+registryManifest)
 	w.watchMachines(ctx)
 	all := w.generate(ctx, "")
 	require.NoError(w.t, withFeatures(all))
@@ -250,8 +250,11 @@ func (w *world) workerIsAdded(ctx context.Context) {
 	w.waitNodes(ctx, long, 3)
 	w.tellStart(ctx)
 	for _, name := range w.workers(ctx) {
-		if name != before {
-			w.tellReady(ctx, name)
+		if name == before {
+			continue
+		}
+		if took := w.tellReady(ctx, name); w.plainTook > 0 {
+			w.say("  measured: %s: %+.1f %% against the guest without a controller", name, 100*(took.Seconds()/w.plainTook.Seconds()-1))
 		}
 	}
 	w.workloadAnswers(ctx)

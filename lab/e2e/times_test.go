@@ -147,7 +147,8 @@ func (w *world) plainGuestJoins(ctx context.Context) {
 		ready, err = w.nodeReady(ctx, plain)
 		return err
 	})
-	w.say("  measured: %s: %.0f s from creation to Ready, without a controller", plain, ready.Sub(began).Seconds())
+	w.plainTook = ready.Sub(began)
+	w.say("  measured: %s: %.0f s from creation to Ready, without a controller", plain, w.plainTook.Seconds())
 	w.must(ctx, w.kubectl, "-n", namespace, "delete", "pod", plain, "--wait=true", "--timeout=10m")
 	w.must(ctx, w.kubectl, "-n", namespace, "delete", "secret", plain)
 	w.eventually(ctx, short, "the plain guest's node is deleted", func(ctx context.Context) error {
@@ -216,7 +217,7 @@ func (w *world) freshJoin(ctx context.Context, secret, model string) map[string]
 }
 
 // tellReady says how long a worker of the provider took from the creation of its Machine to a ready node.
-func (w *world) tellReady(ctx context.Context, name string) {
+func (w *world) tellReady(ctx context.Context, name string) time.Duration {
 	w.t.Helper()
 	machine, err := w.get(ctx, namespace, "machines.cluster.x-k8s.io", name)
 	require.NoError(w.t, err)
@@ -226,5 +227,7 @@ func (w *world) tellReady(ctx context.Context, name string) {
 		ready, err = w.nodeReady(ctx, name)
 		return err
 	})
-	w.say("  measured: %s: %.0f s from creation to Ready", name, ready.Sub(machine.GetCreationTimestamp().Time).Seconds())
+	took := ready.Sub(machine.GetCreationTimestamp().Time)
+	w.say("  measured: %s: %.0f s from creation to Ready", name, took.Seconds())
+	return took
 }
