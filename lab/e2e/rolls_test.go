@@ -300,7 +300,7 @@ func (w *world) hostIsDrained(ctx context.Context) {
 	require.NotEmpty(w.t, host, "a host with workers and without the control plane")
 	size := w.size(ctx)
 	w.say("  draining %s with %v", host, gone)
-	w.must(ctx, w.kubectl, "drain", host, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout", "25m")
+	w.must(ctx, w.kubectl, "drain", host, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout", "50m")
 	for _, name := range gone {
 		assert.Contains(w.t, w.reasons(ctx, name), "Drained", "events of %s", name)
 	}
