@@ -29,7 +29,7 @@ func parsed(t *testing.T, args ...string) *Options {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	o := parsed(t, "--launcher-image=launcher:1", "--boot-timeout=5m", "--silence-timeout=90s", "--shutdown-timeout=1m", "--memory-overhead=1Gi",
-		"--accelerator=TCG", "--eviction-timeout=3m", "--image-dir=/images", "--cluster-domain=example.org", "--metrics-bind-address=:1234")
+		"--accelerator=TCG", "--eviction-timeout=3m", "--image-dir=/images", "--cluster-domain=example.org", "--priority-class=virtual-machines", "--metrics-bind-address=:1234")
 	require.NoError(t, o.Validate())
 	m := o.Machines
 	assert.Equal(t, "launcher:1", m.Image)
@@ -41,6 +41,7 @@ func TestOptions(t *testing.T) {
 	assert.Equal(t, 3*time.Minute, m.EvictionTimeout)
 	assert.Equal(t, "/images", m.ImageDir)
 	assert.Equal(t, "example.org", m.ClusterDomain)
+	assert.Equal(t, "virtual-machines", m.PriorityClass)
 	assert.Equal(t, ":1234", o.Servers.DiagnosticsAddress)
 	assert.Equal(t, ":8443", parsed(t).Servers.DiagnosticsAddress)
 }
@@ -53,6 +54,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		"no image":                {"--launcher-image=", "--launcher-image is required"},
 		"relative directory":      {"--image-dir=images", `--image-dir "images": has to be an absolute path`},
 		"no domain":               {"--cluster-domain=a_b", `--cluster-domain "a_b": is no DNS domain`},
+		"no class":                {"--priority-class=Virtual Machines", `--priority-class "Virtual Machines": is no name of a PriorityClass`},
 		"no amount":               {"--memory-overhead=much", `--memory-overhead "much": has to be an amount`},
 		"less than nothing":       {"--memory-overhead=-1Gi", `--memory-overhead "-1Gi": has to be an amount`},
 		"no accelerator":          {"--accelerator=xen", `--accelerator "xen": has to be auto, kvm or tcg`},

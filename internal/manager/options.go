@@ -120,6 +120,7 @@ func (o *Options) addMachineFlags(fs *pflag.FlagSet) {
 	m := &o.Machines
 	fs.StringVar(&m.Image, "launcher-image", m.Image, "Container image of the launcher, which runs a virtual machine in its pod. Required.")
 	fs.StringVar(&m.ImageDir, "image-dir", m.ImageDir, "Directory on the management cluster's nodes that holds the base images of root disks.")
+	fs.StringVar(&m.PriorityClass, "priority-class", m.PriorityClass, "PriorityClass of virtual machines' pods. Empty: the management cluster's default, often 0, which every pod of a higher one may displace.")
 	fs.StringVar(&m.ClusterDomain, "cluster-domain", m.ClusterDomain, "DNS domain of Services in the management cluster.")
 	fs.StringVar(&o.memoryOverhead, "memory-overhead", o.memoryOverhead,
 		"Memory that a virtual machine's pod gets besides what follows from the guest's memory and CPUs.")
@@ -144,6 +145,9 @@ func (o *Options) validateMachines() []error {
 	}
 	if !path.IsAbs(o.Machines.ImageDir) {
 		bad("--image-dir %q: has to be an absolute path", o.Machines.ImageDir)
+	}
+	if name := o.Machines.PriorityClass; name != "" && len(validation.IsDNS1123Subdomain(name)) > 0 {
+		bad("--priority-class %q: is no name of a PriorityClass, for example virtual-machines", name)
 	}
 	if len(validation.IsDNS1123Subdomain(o.Machines.ClusterDomain)) > 0 {
 		bad("--cluster-domain %q: is no DNS domain, for example cluster.local", o.Machines.ClusterDomain)

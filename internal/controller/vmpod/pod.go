@@ -104,6 +104,7 @@ func Pod(in *Input, s *Settings) (*corev1.Pod, error) {
 			}},
 			Volumes:                       volumes,
 			RestartPolicy:                 corev1.RestartPolicyAlways,
+			PriorityClassName:             s.PriorityClass,
 			TerminationGracePeriodSeconds: new(s.GraceSeconds()),
 			AutomountServiceAccountToken:  new(false),
 			EnableServiceLinks:            new(false),

@@ -19,6 +19,9 @@ type Settings struct {
 	ImagePullPolicy corev1.PullPolicy
 	// ImageDir is the directory on every host that holds the base images of root disks.
 	ImageDir string
+	// PriorityClass of virtual machines' pods; empty for the management cluster's default. A pod of a higher priority that finds no room has others deleted, past budgets and past the
+	// guest's drain, and a host that runs out of disk evicts by priority: either way the disks go with the pod.
+	PriorityClass string
 	// Overhead is memory that a pod gets besides its guest's, whatever the guest's size; see PodMemory.
 	Overhead resource.Quantity
 	// BootSeconds, SilenceSeconds and ShutdownSeconds go to the launcher, see contract.Config.

@@ -118,6 +118,15 @@ func TestObjectsOfMachines(t *testing.T) {
 	}
 }
 
+func TestPodsHaveThePriorityClassOfTheInstallation(t *testing.T) {
+	t.Parallel()
+	s := settings()
+	s.PriorityClass = "virtual-machines"
+	pod, err := vmpod.Pod(worker(), s)
+	require.NoError(t, err)
+	assert.Equal(t, "virtual-machines", pod.Spec.PriorityClassName)
+}
+
 func TestBudgetOfACluster(t *testing.T) {
 	t.Parallel()
 	infra := &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", UID: "cluster-uid"}}
