@@ -87,7 +87,7 @@ func (s *scope) input() *vmpod.Input {
 	return in
 }
 
-// Reconcile brings one machine to what its KVMMachine says. Steps: read the objects it belongs to; honour a pause; delete, observe
+// Reconcile brings one machine to what its KVMMachine says. Steps: read the objects it belongs to; leave a new one to its maker; honour a pause; delete, observe
 // or make the virtual machine; write the status if it changed.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 	machine := &infrav1.KVMMachine{}
@@ -105,6 +105,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if wait := r.makersTurn(s); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
 	if isPaused, again, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, machine); err != nil || isPaused || again {
 		return ctrl.Result{}, wrap(err, "noting the pause of KVMMachine %s", req)
 	}
@@ -116,6 +119,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		err = errors.Join(err, r.writeStatus(ctx, before, machine))
 	}
 	return r.report(ctx, machine, result, err)
+}
+
+// makersTurn is how long a new machine that no Machine owns yet is left to who made it. KubeadmControlPlane and MachineSets apply it, take their own name off its labels with an optimistic lock, give
+// up after three conflicts within 30 ms, and make another one: what they leave is a KVMMachine that nobody owns and nobody deletes (Cluster API v1.14.2, createInfraMachine and
+// ssa.RemoveManagedFieldsForLabelsAndAnnotations). The finalizer, the conditions and Paused were three such conflicts.
+func (r *Reconciler) makersTurn(s *scope) time.Duration {
+	if s.owner != nil || s.machine.Spec.Adopted != nil || s.machine.DeletionTimestamp != nil {
+		return 0
+	}
+	return makersTime - r.Clock.Since(s.machine.CreationTimestamp.Time)
 }
 
 // act does what the machine's state asks for, and says whether the object is gone now.
@@ -148,6 +161,8 @@ func (r *Reconciler) report(ctx context.Context, m *infrav1.KVMMachine, result c
 
 const (
 	soon = time.Second
+	// makersTime is many times of what Cluster API needs between making a KVMMachine and owning it.
+	makersTime = 10 * time.Second
 	// nameTakenRetry is how often to look whether a foreign pod has gone, which nobody tells us.
 	nameTakenRetry = time.Minute
 )

@@ -49,6 +49,7 @@ type world struct {
 
 	reconciler *Reconciler
 	recorder   *events.FakeRecorder
+	clock      *clocktesting.FakeClock
 	writes     []string
 	key        client.ObjectKey
 }
@@ -82,14 +83,14 @@ func newWorld(t *testing.T, change func(*infrav1.KVMMachine, *clusterv1.Machine)
 		WithIndex(&infrav1.KVMMachine{}, indexAdopted, byAdoptedPod).WithIndex(&infrav1.KVMMachine{}, indexNode, byNode).
 		WithIndex(&infrav1.KVMMachine{}, indexInitiator, byInitiator).Build()
 	w.Client = interceptor.NewClient(base, w.counting())
-	clock := clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	w.clock = clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	settings := vmpod.DefaultSettings()
 	settings.Image = "vm-launcher"
 	w.reconciler = &Reconciler{
-		Client: w.Client, APIReader: base, Recorder: w.recorder, Clock: clock, Settings: settings,
+		Client: w.Client, APIReader: base, Recorder: w.recorder, Clock: w.clock, Settings: settings,
 		Clusters: clustercache.NewFakeEmptyClusterCache(), adopted: uncachedPods{base},
 	}
-	w.reconciler.follower = guest.NewFollower(t.Context(), silentLogs{}, clock, logr.Discard(), 1, func(types.NamespacedName) {})
+	w.reconciler.follower = guest.NewFollower(t.Context(), silentLogs{}, w.clock, logr.Discard(), 1, func(types.NamespacedName) {})
 	return w
 }
 
@@ -234,6 +235,31 @@ func TestMachineWaitsForTheClustersInfrastructure(t *testing.T) {
 }
 
 // TestAHeldMachineStartsWhenItIsLetGo also holds when the cache does not show the annotation yet.
+// Cluster API's controllers make a KVMMachine with several writes and give up when each of them conflicts.
+func TestANewMachineIsLeftToItsMakerUntilItIsOwned(t *testing.T) {
+	t.Parallel()
+	var owners []metav1.OwnerReference
+	w := newWorld(t, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) {
+		owners, m.OwnerReferences = m.OwnerReferences, nil
+		m.CreationTimestamp = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	})
+	result, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+	require.NoError(t, err)
+	assert.Empty(t, w.writes)
+	assert.Equal(t, makersTime, result.RequeueAfter, "it is looked at again")
+
+	w.clock.Step(makersTime)
+	w.settle(t)
+	machine := &infrav1.KVMMachine{}
+	require.NoError(t, w.Get(t.Context(), w.key, machine))
+	assert.Equal(t, ReasonWaitingForMachine, conditions.GetReason(machine, infrav1.VirtualMachineProvisionedCondition), "who waits longer is told why")
+
+	machine.OwnerReferences, machine.CreationTimestamp = owners, metav1.NewTime(w.clock.Now())
+	require.NoError(t, w.Update(t.Context(), machine))
+	w.settle(t)
+	require.NoError(t, w.Get(t.Context(), w.key, &corev1.Pod{}), "an owned one is not waited for, however new")
+}
+
 func TestAHeldMachineStartsWhenItIsLetGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) {
