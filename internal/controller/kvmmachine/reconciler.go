@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 }
 
 // makersTurn is how long a new machine that no Machine owns yet is left to who made it. KubeadmControlPlane and MachineSets apply it, take their own name off its labels with an optimistic lock, give
-// up after three conflicts within 30 ms, and make another one: what they leave is a KVMMachine that nobody owns and nobody deletes (Cluster API v1.14.2, createInfraMachine and
+// up after three conflicts within 30 ms, and make another one; what KubeadmControlPlane leaves is a KVMMachine that nobody deletes (Cluster API v1.14.2, createInfraMachine and
 // ssa.RemoveManagedFieldsForLabelsAndAnnotations). The finalizer, the conditions and Paused were three such conflicts.
 func (r *Reconciler) makersTurn(s *scope) time.Duration {
 	if s.owner != nil || s.machine.Spec.Adopted != nil || s.machine.DeletionTimestamp != nil {
