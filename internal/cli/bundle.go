@@ -25,6 +25,15 @@ import (
 type bundleOptions struct {
 	source sourceFlags
 	out    string
+	outs   outputs
+}
+
+// bundleDocument is what bundle says about what it wrote.
+type bundleDocument struct {
+	// Path is the archive.
+	Path string `json:"path"`
+	// Files are the names of what is in it.
+	Files []string `json:"files"`
 }
 
 func (s *session) bundleCommand() *cobra.Command {
@@ -41,6 +50,7 @@ secret values are replaced by keyed digests.`,
 	}
 	o.source.addStorageTo(cmd)
 	cmd.Flags().StringVar(&o.out, "out", "", "the archive (default: CLUSTER-bundle.tar.gz)")
+	addOutputFlag(cmd, &o.outs, plainFormats())
 	return cmd
 }
 
@@ -48,6 +58,10 @@ secret values are replaced by keyed digests.`,
 func (s *session) bundle(ctx context.Context, o bundleOptions, id string) error {
 	if o.out == "" {
 		o.out = id + "-bundle.tar.gz"
+	}
+	outs, err := o.outs.resolved(plainFormats())
+	if err != nil {
+		return err
 	}
 	if err := checkFolders(o.out); err != nil {
 		return err
@@ -59,7 +73,9 @@ func (s *session) bundle(ctx context.Context, o bundleOptions, id string) error 
 	var packed bytes.Buffer
 	zipped := gzip.NewWriter(&packed)
 	archive := tar.NewWriter(zipped)
+	document := bundleDocument{Path: o.out}
 	for _, f := range files {
+		document.Files = append(document.Files, f.name)
 		header := &tar.Header{Name: id + "-bundle/" + f.name, Mode: 0o600, Size: int64(len(f.content)), ModTime: s.now.UTC().Truncate(time.Second)}
 		if err := archive.WriteHeader(header); err != nil {
 			return fmt.Errorf("packing %s: %w", f.name, err)
@@ -76,8 +92,9 @@ func (s *session) bundle(ctx context.Context, o bundleOptions, id string) error 
 	if err := writeFile(o.out, packed.Bytes()); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.out, "%s: %d files; secret values are digests\n", o.out, len(files))
-	return err
+	return s.printStructured(ctx, outs, document, func(w io.Writer) {
+		_, _ = fmt.Fprintf(w, "%s: %d files; secret values are digests\n", document.Path, len(document.Files))
+	})
 }
 
 type bundleFile struct {

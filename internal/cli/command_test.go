@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/config/crd/migration"
 )
 
 // copyInputs makes a snapshot of several clusters out of fixtures that do not share one.
@@ -250,6 +252,12 @@ func TestASnapshotIsReadLikeItsSource(t *testing.T) {
 		again := run(t, "inventory", "--from", out, "-o", "name")
 		assert.Equal(t, "al9qy\n", again.stdout)
 	}
+	structured := run(t, "snapshot", "--from", fixture(t, "al9qy"), "--out", filepath.Join(dir, "structured"), "-o", "json")
+	require.Equal(t, CodeOK, structured.code, structured.stderr)
+	var document snapshotDocument
+	require.NoError(t, json.Unmarshal([]byte(structured.stdout), &document))
+	assert.Equal(t, snapshotDocument{Path: filepath.Join(dir, "structured"), Source: document.Source, Clusters: []string{"al9qy"}}, document)
+	assert.Equal(t, CodeUsage, run(t, "snapshot", "--from", fixture(t, "al9qy"), "--out", "-", "-o", "json").code, "standard output is taken")
 	piped := run(t, "snapshot", "--from", fixture(t, "al9qy"), "--out", "-")
 	require.Equal(t, CodeOK, piped.code)
 	file, err := os.ReadFile(filepath.Join(dir, "archive.tar.gz"))
@@ -260,6 +268,16 @@ func TestASnapshotIsReadLikeItsSource(t *testing.T) {
 	taken := run(t, "snapshot", "--from", fixture(t, "al9qy"), "--out", fixture(t, "al9qy"))
 	assert.Equal(t, CodeError, taken.code)
 	assert.Contains(t, taken.stderr, "choose another --out")
+}
+
+func TestTheDefinitionIsPrintedAsItIsAndAsJSON(t *testing.T) {
+	t.Parallel()
+	plain, structured := run(t, "crd"), run(t, "crd", "-o", "json")
+	require.Equal(t, CodeOK, plain.code, plain.stderr)
+	require.Equal(t, CodeOK, structured.code, structured.stderr)
+	assert.Equal(t, string(migration.ClusterMigrationCRD()), plain.stdout)
+	assert.YAMLEq(t, plain.stdout, structured.stdout)
+	assert.True(t, json.Valid([]byte(structured.stdout)))
 }
 
 func TestEveryIDCanBeExplained(t *testing.T) {

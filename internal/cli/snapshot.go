@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,19 @@ type snapshotOptions struct {
 	source         sourceFlags
 	target         string
 	includeSecrets bool
+	outs           outputs
+}
+
+// snapshotDocument is what snapshot says about what it wrote.
+type snapshotDocument struct {
+	// Path is the directory or archive.
+	Path string `json:"path"`
+	// Source is where the clusters were read.
+	Source string `json:"source"`
+	// Clusters are their ids, sorted.
+	Clusters []string `json:"clusters"`
+	// IncludesSecrets is false when secret values are digests.
+	IncludesSecrets bool `json:"includesSecrets"`
 }
 
 func (s *session) snapshotCommand() *cobra.Command {
@@ -26,6 +41,7 @@ replaced by digests unless --include-secrets is given. Two snapshots of the same
 		Example: `  migrate snapshot --out fleet.tar.gz
   migrate snapshot al9qy --out al9qy
   migrate snapshot al9qy --include-secrets --out vault/al9qy.tar.gz
+  migrate snapshot --out fleet.tar.gz -o json | jq -r '.clusters[]'
   migrate snapshot al9qy --out - | ssh laptop 'cat >al9qy.tar.gz'`,
 		ValidArgsFunction: s.completeClusters(&o.source, true),
 		RunE:              func(cmd *cobra.Command, args []string) error { return s.snapshot(cmd.Context(), o, args) },
@@ -33,6 +49,7 @@ replaced by digests unless --include-secrets is given. Two snapshots of the same
 	o.source.addTo(cmd)
 	cmd.Flags().StringVar(&o.target, "out", "", "directory, or file ending in .tar.gz, or - for an archive on standard output")
 	cmd.Flags().BoolVar(&o.includeSecrets, "include-secrets", false, "write secret values in clear: whoever has the snapshot has the clusters")
+	addOutputFlag(cmd, &o.outs, plainFormats())
 	return cmd
 }
 
@@ -41,12 +58,18 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 	if o.target == "" {
 		return usage("migrate snapshot --out DIR|FILE.tar.gz", "--out is missing: where should the snapshot go?")
 	}
+	outs, err := o.outs.resolved(plainFormats())
+	if err != nil {
+		return err
+	}
 	if o.target != "-" {
 		if err := checkFolders(parentOnly(o.target)); err != nil {
 			return err
 		}
 	} else if _, terminal := s.app.Terminal(s.app.Out); terminal {
 		return usage("--out FILE.tar.gz", "an archive is nothing for a terminal")
+	} else if len(o.outs) > 0 {
+		return usage("--out FILE.tar.gz", "with --out - standard output is the archive, so --output has no place there")
 	}
 	p, err := s.open(ctx, o.source, true)
 	if err != nil {
@@ -65,7 +88,7 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 		}
 	}
 	if len(clusters) > 0 {
-		ids = clusters
+		ids = slices.Sorted(slices.Values(clusters))
 	}
 	opts := legacy.SnapshotOptions{IncludeSecrets: o.includeSecrets, ToolVersion: s.app.Version.Version}
 	if o.target == "-" {
@@ -74,12 +97,14 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 	if err := legacy.WriteSnapshot(ctx, p.Source, clusters, o.target, opts); err != nil {
 		return err
 	}
-	values := "secret values replaced by digests"
-	if o.includeSecrets {
-		values = "with secret values in clear: keep it like a key"
-	}
-	_, err = fmt.Fprintf(s.out, "%s: %s from %s, %s\n", o.target, count(len(ids), "cluster", "clusters"), p.Describe(), values)
-	return err
+	document := snapshotDocument{Path: o.target, Source: p.Describe(), Clusters: ids, IncludesSecrets: o.includeSecrets}
+	return s.printStructured(ctx, outs, document, func(w io.Writer) {
+		values := "secret values replaced by digests"
+		if document.IncludesSecrets {
+			values = "with secret values in clear: keep it like a key"
+		}
+		_, _ = fmt.Fprintf(w, "%s: %s from %s, %s\n", document.Path, count(len(document.Clusters), "cluster", "clusters"), document.Source, values)
+	})
 }
 
 // parentOnly gives checkFolders a name whose folder must exist while the name itself may be a folder.
