@@ -595,6 +595,14 @@ func Registry() []Check {
 			Fix:   "Wait. A master that boots again and again has another problem: read the log of its container.",
 			run:   mastersSetUp,
 		},
+		{
+			ID: "CHK-VM-015", Category: categoryMachines, Title: "storage lets the replacements in", Short: "iSCSI access", Severity: Decide, Needs: []Fact{Running},
+			Hint:  "ask who runs the storage whether it lists initiator names; if it does not, or the new ones are allowed: --accept CHK-VM-015=REASON",
+			Looks: "PersistentVolumes and pods of the workload cluster that use iSCSI. Drivers that do so on their own (CSI) are not seen.",
+			Why:   "A replacement has an initiator name of its own, with its Machine's name in the place of the node's index. An array that lists names does not let it in, and a pod with a volume there does not start again.",
+			Fix:   "Allow names by their beginning, or by network, before the first worker is replaced. The whole name is known once the machine exists.",
+			run:   storageKnowsReplacements,
+		},
 
 		{
 			ID: "CHK-NODE-001", Category: categoryNodes, Title: "every VM has its Node and every Node its VM", Short: "Nodes and VMs differ", Severity: Block, Needs: []Fact{Nodes, VMs},

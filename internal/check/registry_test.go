@@ -492,6 +492,10 @@ func examples() map[string]example {
 				podOf(f, 0).Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-14 * time.Minute))}
 			}, Block, "the VM was started at"}},
 		},
+		"CHK-VM-015": {
+			pass: func(f *Facts) { f.Workloads.Volumes = 3 },
+			fail: []broken{{"one volume", func(f *Facts) { f.Workloads.ISCSI = []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"} }, Decide, "PersistentVolume db"}},
+		},
 		"CHK-VM-007": {fail: []broken{{"one", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") }, Decide, "data at /data"}}},
 		"CHK-VM-008": {
 			pass: func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") },

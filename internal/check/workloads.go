@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,9 +20,32 @@ import (
 // Workloads are the pods on the workload cluster's nodes, as a drain sees them.
 type Workloads struct {
 	Pods []drain.Pod
+	// ISCSI are the volumes that nodes reach by their iSCSI initiator name, as a report names them, sorted.
+	ISCSI []string
+	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
+	Volumes int
 }
 
-// AskWorkloads lists a workload cluster's pods and disruption budgets, each kind once.
+// makeWorkloads puts together what was read.
+func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, volumes []corev1.PersistentVolume, now time.Time) *Workloads {
+	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Volumes: len(volumes)}
+	for i := range volumes {
+		if source := volumes[i].Spec.ISCSI; source != nil {
+			w.ISCSI = append(w.ISCSI, fmt.Sprintf("PersistentVolume %s: %s at %s", volumes[i].Name, source.IQN, source.TargetPortal))
+		}
+	}
+	for i := range pods {
+		for n := range pods[i].Spec.Volumes {
+			if source := pods[i].Spec.Volumes[n].ISCSI; source != nil {
+				w.ISCSI = append(w.ISCSI, fmt.Sprintf("Pod %s/%s: %s at %s", pods[i].Namespace, pods[i].Name, source.IQN, source.TargetPortal))
+			}
+		}
+	}
+	slices.Sort(w.ISCSI)
+	return w
+}
+
+// AskWorkloads lists a workload cluster's pods, disruption budgets and volumes, each kind once.
 func AskWorkloads(ctx context.Context, reader client.Reader, now time.Time) (*Workloads, error) {
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods); err != nil {
@@ -31,7 +55,11 @@ func AskWorkloads(ctx context.Context, reader client.Reader, now time.Time) (*Wo
 	if err := reader.List(ctx, &budgets); err != nil {
 		return nil, fmt.Errorf("listing the workload cluster's disruption budgets: %w", err)
 	}
-	return &Workloads{Pods: drain.Explain(pods.Items, budgets.Items, now)}, nil
+	var volumes corev1.PersistentVolumeList
+	if err := reader.List(ctx, &volumes); err != nil {
+		return nil, fmt.Errorf("listing the workload cluster's volumes: %w", err)
+	}
+	return makeWorkloads(pods.Items, budgets.Items, volumes.Items, now), nil
 }
 
 // RecordedWorkloads takes them from a snapshot; nil when it has no pods.
@@ -42,6 +70,7 @@ func RecordedWorkloads(inside *legacy.Inside, now time.Time) (*Workloads, error)
 	var (
 		pods    []corev1.Pod
 		budgets []policyv1.PodDisruptionBudget
+		volumes []corev1.PersistentVolume
 	)
 	for i := range inside.Objects {
 		o := &inside.Objects[i]
@@ -52,6 +81,8 @@ func RecordedWorkloads(inside *legacy.Inside, now time.Time) (*Workloads, error)
 		case o.Ref.Kind == "PodDisruptionBudget" && strings.HasPrefix(o.Ref.APIVersion, "policy/"):
 			// The fields that matter are the same in v1beta1.
 			budgets, err = appendAs(budgets, &o.Object)
+		case o.Ref.Kind == "PersistentVolume" && o.Ref.APIVersion == "v1":
+			volumes, err = appendAs(volumes, &o.Object)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", o.Ref, err)
@@ -60,7 +91,7 @@ func RecordedWorkloads(inside *legacy.Inside, now time.Time) (*Workloads, error)
 	if len(pods) == 0 {
 		return nil, nil //nolint:nilnil // see above
 	}
-	return &Workloads{Pods: drain.Explain(pods, budgets, now)}, nil
+	return makeWorkloads(pods, budgets, volumes, now), nil
 }
 
 func appendAs[T any](list []T, o *unstructured.Unstructured) ([]T, error) {
@@ -128,4 +159,12 @@ func endsInTime(v *view) verdict {
 		return failed(items, "%s while terminating", plural(len(items), "pod hangs", "pods hang"))
 	}
 	return held("no pod terminates for longer than its grace period")
+}
+
+// storageKnowsReplacements looks for volumes whose array may let nodes in by name.
+func storageKnowsReplacements(v *view) verdict {
+	if items := v.Workloads.ISCSI; len(items) > 0 {
+		return failed(items, "replacements have initiator names that begin with %s%s- and end with the name of their Machine", strings.TrimPrefix(initiatorPrefix, "InitiatorName="), v.cluster.ID)
+	}
+	return held("none of %s and %s uses iSCSI by itself", plural(v.Workloads.Volumes, "volume", "volumes"), plural(len(v.Workloads.Pods), "pod", "pods"))
 }

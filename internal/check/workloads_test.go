@@ -36,6 +36,14 @@ const recordedShop = `
   spec: {selector: {matchLabels: {app: echo}}}
   status: {currentHealthy: 1, desiredHealthy: 1, expectedPods: 1}
 - apiVersion: v1
+  kind: PersistentVolume
+  metadata: {name: db}
+  spec: {iscsi: {iqn: iqn.array, lun: 1, targetPortal: "10.0.0.9:3260"}}
+- apiVersion: v1
+  kind: PersistentVolume
+  metadata: {name: local}
+  spec: {hostPath: {path: /srv}}
+- apiVersion: v1
   kind: ConfigMap
   metadata: {name: other, namespace: shop}
 `
@@ -60,14 +68,16 @@ func TestWorkloadsOfASnapshotAndOfAServerAreTheSame(t *testing.T) {
 	fromSnapshot, err := RecordedWorkloads(inside, testNow)
 	require.NoError(t, err)
 	require.Len(t, fromSnapshot.Pods, 1)
+	assert.Equal(t, []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"}, fromSnapshot.ISCSI)
+	assert.Equal(t, 2, fromSnapshot.Volumes)
 	assert.Equal(t, drain.Evict, fromSnapshot.Pods[0].Action)
 	assert.Equal(t, []string{"echo"}, fromSnapshot.Pods[0].Held.Budgets)
 
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
 	require.NoError(t, policyv1.AddToScheme(scheme))
-	objects := make([]client.Object, 0, 2)
-	for _, o := range inside.Objects[:2] {
+	objects := make([]client.Object, 0, 4)
+	for _, o := range inside.Objects[:4] {
 		copied := o.Object.DeepCopy()
 		if copied.GetKind() == "PodDisruptionBudget" {
 			copied.SetAPIVersion("policy/v1")
