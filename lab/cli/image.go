@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -69,11 +70,11 @@ func newImageList(e *env) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(e.Out, 0, 0, 3, ' ', 0)
-			if _, err := fmt.Fprintln(w, "NAME\tSIZE\tRECIPE\tCURRENT\tDIRECTORY"); err != nil {
+			if _, err := fmt.Fprintln(w, "NAME\tALSO CALLED\tSIZE\tRECIPE\tCURRENT\tDIRECTORY"); err != nil {
 				return fmt.Errorf("writing output: %w", err)
 			}
 			for _, i := range images {
-				if _, err := fmt.Fprintf(w, "%s\t%d MiB\t%.12s\t%t\t%s\n", i.Name, i.Bytes>>20, i.Digest, i.Current, i.Dir); err != nil {
+				if _, err := fmt.Fprintf(w, "%s\t%s\t%d MiB\t%.12s\t%t\t%s\n", i.Name, strings.Join(i.Aliases, ", "), i.Bytes>>20, i.Digest, i.Current, i.Dir); err != nil {
 					return fmt.Errorf("writing output: %w", err)
 				}
 			}

@@ -96,9 +96,11 @@ type record struct {
 
 // Image is an image in the cache.
 type Image struct {
-	Name   string
-	Dir    string
-	Digest string
+	Name string
+	// Aliases are other names of it, those that cluster templates use.
+	Aliases []string
+	Dir     string
+	Digest  string
 	// Bytes on the disk.
 	Bytes int64
 	// Current says that the image is what the recipe of this program makes.
@@ -295,7 +297,7 @@ func (b *Builder) List(recipes ...Recipe) ([]Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		images = append(images, Image{Name: e.Name(), Dir: dir, Digest: rec.Digest, Bytes: size, Current: want[rec.Digest]})
+		images = append(images, Image{Name: e.Name(), Aliases: rec.Recipe.Aliases, Dir: dir, Digest: rec.Digest, Bytes: size, Current: want[rec.Digest]})
 	}
 	return images, nil
 }

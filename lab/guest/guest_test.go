@@ -203,7 +203,8 @@ func TestImagesAreListedAndRemoved(t *testing.T) {
 
 	images, err := b.List(r)
 	require.NoError(t, err)
-	require.Len(t, images, 1, "aliases are not listed")
+	require.Len(t, images, 1, "aliases are not listed as images")
+	assert.Equal(t, r.Aliases, images[0].Aliases, "but beside the image")
 	assert.False(t, images[0].Current)
 	assert.FileExists(t, filepath.Join(b.Dir(), r.Aliases[0], recordFile))
 

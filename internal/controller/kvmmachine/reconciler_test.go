@@ -234,8 +234,7 @@ func TestMachineWaitsForTheClustersInfrastructure(t *testing.T) {
 	assert.Equal(t, metav1.ConditionUnknown, ready.Status, "a health check would delete it")
 }
 
-// TestAHeldMachineStartsWhenItIsLetGo also holds when the cache does not show the annotation yet.
-// Cluster API's controllers make a KVMMachine with several writes and give up when each of them conflicts.
+// TestANewMachineIsLeftToItsMakerUntilItIsOwned because Cluster API's controllers make a KVMMachine with several writes, and give up when each of them conflicts.
 func TestANewMachineIsLeftToItsMakerUntilItIsOwned(t *testing.T) {
 	t.Parallel()
 	var owners []metav1.OwnerReference
@@ -260,6 +259,7 @@ func TestANewMachineIsLeftToItsMakerUntilItIsOwned(t *testing.T) {
 	require.NoError(t, w.Get(t.Context(), w.key, &corev1.Pod{}), "an owned one is not waited for, however new")
 }
 
+// TestAHeldMachineStartsWhenItIsLetGo also holds when the cache does not show the annotation yet.
 func TestAHeldMachineStartsWhenItIsLetGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) {

@@ -73,7 +73,7 @@ const (
 
 // PodMemory is the memory a pod needs for a guest of the given size:
 //
-//	guest + guest/128 + 8 MiB per virtual CPU + 16 MiB for the run directory + Overhead
+//	guest + guest/128 + 8 MiB per virtual CPU + 32 MiB for the run directory + Overhead
 //
 // Too little, and the kernel kills the virtual machine; so it is generous, and requests equal limits.
 func (s *Settings) PodMemory(guest int64, cpus int32) resource.Quantity {

@@ -112,6 +112,12 @@ func readable(file string) error {
 	return nil
 }
 
+// isDir follows links: the names that templates use may be links to what they stand for.
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
 // inventory names the images of a directory, for whoever misspelt one.
 func inventory(dir string) string {
 	entries, err := os.ReadDir(dir)
@@ -122,7 +128,7 @@ func inventory(dir string) string {
 	for _, e := range entries {
 		name := e.Name()
 		switch {
-		case e.IsDir():
+		case isDir(filepath.Join(dir, name)):
 			names = append(names, name)
 		case strings.HasSuffix(name, ".qcow2"), strings.HasSuffix(name, ".img"):
 			names = append(names, strings.TrimSuffix(strings.TrimSuffix(name, ".qcow2"), ".img"))
