@@ -1,6 +1,7 @@
 package etcdtest_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -83,6 +84,63 @@ func TestADeadLearnerIsSeen(t *testing.T) {
 	require.Eventually(t, seen, soon, often)
 	fresh.Stop()
 	require.Eventually(t, func() bool { return !seen() }, soon, often)
+}
+
+// unanswered is how etcd says that it has no majority, to whom it says anything.
+const unanswered = "deadline exceeded|request timed out|unhealthy cluster|no leader"
+
+// TestTheSurvivorOfTwoGoesOnAlone is what docs/runbook.md advises when one of two voters is lost for good, which a migration needs both of for a while.
+func TestTheSurvivorOfTwoGoesOnAlone(t *testing.T) {
+	t.Parallel()
+	needPrograms(t)
+	for name, legacy := range map[string]bool{"3.5": true, "3.6": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := etcdtest.Start(t, etcdtest.Options{Legacy: legacy})
+			old, lost := c.Members[0], c.Add("lost")
+			client, library := c.Client(t, etcd.Endpoint{URL: old.URL}), c.Library(t, old.URL)
+			oldID := member(t, client, old.Peer)
+			added, err := library.MemberAddAsLearner(t.Context(), []string{lost.Peer})
+			require.NoError(t, err)
+			id := etcd.ID(added.Member.ID)
+			lost.Join()
+			require.EventuallyWithT(t, func(collect *assert.CollectT) { require.NoError(collect, client.Promote(t.Context(), old.URL, id)) }, soon, often)
+			written, err := library.Put(t.Context(), "acknowledged", "by both")
+			require.NoError(t, err)
+
+			lost.Stop()
+			brief, cancel := context.WithTimeout(t.Context(), soon/10)
+			defer cancel()
+			_, err = library.Put(brief, "acknowledged", "by one")
+			require.Error(t, err)
+			assert.Regexp(t, unanswered, err.Error(), "nobody can write")
+			err = client.Remove(t.Context(), old.URL, id)
+			require.Error(t, err)
+			assert.Regexp(t, unanswered, err.Error(), "nor take the lost member out")
+
+			old.Stop()
+			c.Forget(lost)
+			old.StartAlone()
+			assert.Equal(t, map[etcd.ID]etcd.Role{oldID: etcd.Leader}, roles(t, client))
+			got, err := library.Get(t.Context(), "acknowledged")
+			require.NoError(t, err)
+			require.Len(t, got.Kvs, 1)
+			assert.Equal(t, written.Header.Revision, got.Kvs[0].ModRevision, "the history goes on")
+
+			old.Restart()
+			_, err = library.Put(t.Context(), "after", "an ordinary start")
+			require.NoError(t, err)
+			lost.StartRefused()
+			second := c.Add("second")
+			_, err = library.MemberAddAsLearner(t.Context(), []string{second.Peer})
+			require.NoError(t, err)
+			second.Join()
+			table := roles(t, client)
+			assert.Equal(t, etcd.Leader, table[oldID])
+			assert.NotContains(t, table, id, "who was lost is not taken in again")
+			assert.Len(t, table, 2)
+		})
+	}
 }
 
 // member is the id of the member with a peer address.

@@ -217,8 +217,8 @@ func freeAddress(t *testing.T, address string) string {
 	return listener.Addr().String()
 }
 
-// run starts the server; state is new for a cluster that is founded, existing for one that is joined.
-func (m *Member) run(state string) {
+// run starts the server; state is new for a cluster that is founded, existing for one that is joined. The environment is added to the test's own.
+func (m *Member) run(state string, environment ...string) {
 	c := m.cluster
 	c.t.Helper()
 	all := make([]string, 0, len(c.Members))
@@ -234,6 +234,7 @@ func (m *Member) run(state string) {
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("server.crt"), "--peer-key-file="+file("server.key"),
 		"--unsafe-no-fsync",
 	)
+	m.cmd.Env = append(os.Environ(), environment...)
 	m.cmd.Stdout, m.cmd.Stderr = c.t.Output(), c.t.Output()
 	// A test that is killed must not leave servers behind.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -262,6 +263,25 @@ func (m *Member) Join() {
 	m.cluster.t.Helper()
 	m.run("existing")
 	m.Wait()
+}
+
+// StartAlone starts a stopped server with its data and makes it the only member of its cluster, for when the others are lost for good. It is told by its environment, as a legacy master's container is.
+func (m *Member) StartAlone() {
+	m.cluster.t.Helper()
+	m.run("existing", "ETCD_FORCE_NEW_CLUSTER=true")
+	m.Wait()
+}
+
+// StartRefused starts a stopped server with its data and waits until it ends by itself, as one does that the others have thrown out.
+func (m *Member) StartRefused() {
+	t := m.cluster.t
+	t.Helper()
+	m.run("existing")
+	select {
+	case <-m.ended:
+	case <-time.After(stopLimit):
+		require.Fail(t, "member "+m.Name+" runs, although it is no member any more")
+	}
 }
 
 // Stop ends the server as systemd does.
