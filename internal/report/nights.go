@@ -21,6 +21,10 @@ type nightsView struct {
 	// Outside is what waits for no window.
 	Outside   []string
 	Approvals []string
+	// Book is the playbook's name, Values are what others than the program say in it, and BuiltIn is how many values nobody has said anything about.
+	Book    string
+	Values  []string
+	BuiltIn int
 }
 
 // nightRow is one window.
@@ -50,6 +54,8 @@ func viewSchedule(s *plan.Schedule) *nightsView {
 		v.Times += fmt.Sprintf("; left of a window has to be %s for a worker, %s for the control plane, %s for the point of no return",
 			spokenDuration(r.Worker), spokenDuration(r.ControlPlane), spokenDuration(r.NoReturn))
 	}
+	v.Book = s.Playbook
+	v.Values, v.BuiltIn = sayings(s.Values)
 	for i, n := range s.Nights {
 		row := newNightRow(i, n, zone)
 		for _, w := range n.Work {
@@ -82,6 +88,31 @@ func viewSchedule(s *plan.Schedule) *nightsView {
 		v.Approvals = append(v.Approvals, text)
 	}
 	return v
+}
+
+// sayings are the values of a playbook's spec that somebody has said something about, and how many others there are.
+func sayings(values []plan.Value) (said []string, others int) {
+	for _, value := range values {
+		switch {
+		case !strings.HasPrefix(value.Path, "spec."):
+		case value.Origin == builtIn, strings.HasPrefix(value.Origin, builtIn+":"):
+			others++
+		default:
+			said = append(said, fmt.Sprintf("%s: %s (%s)", value.Path, value.Value, value.Origin))
+		}
+	}
+	return said, others
+}
+
+// builtIn is the origin of a playbook's value that nobody has said anything about.
+const builtIn = "built-in"
+
+// Others counts the values that are not shown.
+func (v *nightsView) Others() string {
+	if v.BuiltIn == 0 {
+		return ""
+	}
+	return plural(v.BuiltIn, "value") + " more as built in, which -o json shows"
 }
 
 // dayTime is an instant as people of a time zone write it.
@@ -265,6 +296,16 @@ func (p *printer) nights(v *nightsView) {
 		p.text("      ", choose, "approvals: "+strings.Join(v.Approvals, "; "))
 	}
 	p.text("      ", quiet, v.Times)
+	if v.Book == "" {
+		return
+	}
+	p.labelled("Playbook", plain, v.Book)
+	for _, value := range v.Values {
+		p.text("      ", plain, value)
+	}
+	if others := v.Others(); others != "" {
+		p.text("      ", quiet, others)
+	}
 }
 
 func outcomeBad() mark { return mark{"×", "x", "does not fit", bad} }
@@ -298,6 +339,18 @@ func (m *markdown) nights(v *nightsView) {
 	}
 	m.blank()
 	m.line(prose(sentence(v.Times)))
+	if v.Book == "" {
+		return
+	}
+	m.heading("Playbook")
+	m.line(prose(v.Book))
+	m.blank()
+	for _, value := range v.Values {
+		m.item(prose(value))
+	}
+	if others := v.Others(); others != "" {
+		m.item(prose(others))
+	}
 }
 
 // storyNights is the story's part of the nights.

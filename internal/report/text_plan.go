@@ -55,7 +55,11 @@ func textPlan(w io.Writer, doc *plan.Plan, o Options) error {
 		t.checks()
 		t.accepted(doc.Accepted)
 		t.drift()
-		t.nights(viewSchedule(t.plan.Schedule))
+		nights := viewSchedule(t.plan.Schedule)
+		if o.Short && nights != nil {
+			nights.Book = ""
+		}
+		t.nights(nights)
 		t.outlook()
 	}
 	return t.flush()
