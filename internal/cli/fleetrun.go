@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -352,7 +354,7 @@ func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sig
 	seen := stamps{}
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if changed := w.changedMigrations(seen, objects); len(changed) > 0 {
+		if changed := w.changedMigrations(seen, objects, w.terms); len(changed) > 0 {
 			send(ctx, sights, fleet.Sight{Clusters: changed})
 		}
 		return "changes"
@@ -456,11 +458,22 @@ func (w *fleetWork) standing(ctx context.Context, start fleet.Start) (*fleet.Pro
 	if err != nil || m == nil {
 		return nil, ""
 	}
-	p := migrate.Standing(m, w.app.Clock.Now())
+	p := migrate.Standing(m, w.app.Clock.Now(), w.terms(start.Cluster))
 	if m.Status.Run == nil {
 		return &p, ""
 	}
 	return &p, m.Status.Run.ID
+}
+
+// terms are how long approvals of a cluster count by the playbooks of its waves, the shortest where they differ.
+func (w *fleetWork) terms(cluster string) migrate.Terms {
+	terms := migrate.Terms{}
+	for at := range w.roster.Groups {
+		if slices.ContainsFunc(w.roster.Groups[at].Members, func(m fleet.Member) bool { return m.ID == cluster }) {
+			terms.Tighten(nights.Terms(&w.file.books[at].Spec))
+		}
+	}
+	return terms
 }
 
 // member is a session for one cluster's run: what it opens is closed when that ends, and every line of it begins with the cluster's id.

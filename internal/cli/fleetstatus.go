@@ -100,7 +100,7 @@ func (s *session) watchFleet(ctx context.Context, p *place, changed func(map[str
 	seen, begun := stamps{}, false
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, p.live.Reader, s.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if now := s.changedMigrations(seen, objects); begun && len(now) > 0 {
+		if now := s.changedMigrations(seen, objects, nil); begun && len(now) > 0 {
 			changed(now)
 		}
 		begun = true
@@ -116,7 +116,7 @@ func (s *session) watchFleet(ctx context.Context, p *place, changed func(map[str
 type stamps map[types.UID]string
 
 // changedMigrations tells where those migrations stand that were not seen as they are.
-func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured) map[string]fleet.Progress {
+func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured, terms func(cluster string) migrate.Terms) map[string]fleet.Progress {
 	changed := map[string]fleet.Progress{}
 	for uid, object := range objects {
 		if seen[uid] == object.GetResourceVersion() {
@@ -128,7 +128,11 @@ func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstruct
 			s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
 			continue
 		}
-		changed[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now())
+		var bound migrate.Terms
+		if terms != nil {
+			bound = terms(m.Spec.ClusterID)
+		}
+		changed[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), bound)
 	}
 	return changed
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 )
 
@@ -357,7 +358,7 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 	if o.gates, err = gatesOf(spec); err != nil {
 		return err
 	}
-	o.failure, o.drain = spec.Failure, spec.Drain
+	o.failure, o.drain, o.terms = spec.Failure, spec.Drain, nights.Terms(spec)
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
 	for flag, take := range map[string]func(){
 		"first-worker":   func() { o.first = spec.Workers.First },

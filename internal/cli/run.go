@@ -103,7 +103,9 @@ type runOptions struct {
 	// failure and drain say what becomes of steps that fail and of nodes that do not drain; without a playbook both end the run.
 	failure playbook.Failure
 	drain   playbook.Drain
-	given   func(flag string) bool
+	// terms bound how long approvals on record count.
+	terms migrate.Terms
+	given func(flag string) bool
 	// estimatesFile is what --estimates names; estimated tells that the report compares with the estimates.
 	estimatesFile string
 	estimates     estimate.Estimates
@@ -297,7 +299,7 @@ func (s *session) turns(ctx context.Context, o runOptions, outs []output, id str
 		if o.replaced = max(o.replaced, result.Replaced); o.limit > 0 && o.replaced >= o.limit && (!o.perWindow || o.door == nil) {
 			return err
 		}
-		if err := s.rest(ctx, id, result); err != nil {
+		if err := s.rest(ctx, id, result, o.terms); err != nil {
 			return err
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
@@ -328,10 +330,10 @@ func worthWaiting(result migrate.Result) bool {
 }
 
 // rest waits for what a run that is worth waiting for needs. The run lock is free meanwhile: others may look, pause, or go on themselves.
-func (s *session) rest(ctx context.Context, id string, result migrate.Result) error {
+func (s *session) rest(ctx context.Context, id string, result migrate.Result, terms migrate.Terms) error {
 	var err error
 	if result.Gate != "" {
-		err = s.awaitApproval(ctx, id, result.Gate)
+		err = s.awaitApproval(ctx, id, result.Gate, terms)
 	} else {
 		s.sleep(ctx, id, result.NotBefore)
 	}
@@ -343,7 +345,7 @@ func (s *session) rest(ctx context.Context, id string, result migrate.Result) er
 
 // awaitApproval watches the cluster's migration until somebody has agreed, asked for a pause, or removed it: what then is to be done, the next look tells.
 // A night of waiting is one list, and a watch that the API server ends and the program begins again every few minutes.
-func (s *session) awaitApproval(ctx context.Context, id, gate string) error {
+func (s *session) awaitApproval(ctx context.Context, id, gate string, terms migrate.Terms) error {
 	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until somebody says: migrate approve %s %s; Ctrl-C ends the wait, and the same command waits again\n", id, id, gate)
 	live, err := s.connect()
 	if err != nil {
@@ -358,7 +360,7 @@ func (s *session) awaitApproval(ctx context.Context, id, gate string) error {
 				unreadable = err
 				return ""
 			}
-			if m.Spec.ClusterID == id && m.Spec.Pause == nil && !migrate.Approved(m, gate, s.app.Clock.Now()) {
+			if m.Spec.ClusterID == id && m.Spec.Pause == nil && !migrate.Approved(m, gate, s.app.Clock.Now(), terms) {
 				return "the approval " + gate
 			}
 		}
@@ -436,7 +438,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
 	opts := migrate.Options{
-		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Accepted: u.accepted,
+		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Terms: o.terms, Accepted: u.accepted,
 		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
@@ -978,7 +980,7 @@ func (s *session) endedRun(id string, o runOptions, result migrate.Result) error
 	again, back := nextCommands(id, o, result)
 	// Who waits for the approval is told where it is missing.
 	if result.Exposed && result.Gate != migrate.GateNoReturn {
-		_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here.\n", id)
+		_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here. If one is lost for good: docs/runbook.md, \"One of the two is lost for good\".\n", id)
 	}
 	switch result.Outcome {
 	case migrate.Reached:

@@ -57,6 +57,8 @@ type Options struct {
 	Door func(now time.Time, start Start) *Wait
 	// Opening tells which window a phase would begin in: the log names it, and PerWindow counts in it. Nil where no windows are.
 	Opening func(now time.Time, phase string) *Opening
+	// Terms bound how long approvals on record count.
+	Terms Terms
 	// EachStep asks the door before every step of a phase in which a cluster can rest between steps, and not only when the phase begins.
 	EachStep bool
 	// PlanDigest is that of the plan that the migration begins with; empty for none.
@@ -418,7 +420,7 @@ func (e *Engine) agreed(ctx context.Context, phase Phase, step Step) error {
 		}
 		e.told = append(e.told, a)
 		event := history.Event{Type: history.GateApproved, Phase: phase.Name, Step: step.ID, By: e.opts.By, Message: a.before + " has the approval " + a.gate + ", given with this run"}
-		if on := approvalOf(e.Journal.Object, a.gate, e.Clock.Now()); on != nil {
+		if on := approvalOf(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms); on != nil {
 			event.By, event.Message = on.By, fmt.Sprintf("%s has the approval %s of %s: %s", a.before, a.gate, on.At.UTC().Format(time.RFC3339), on.Reason)
 		}
 		if err := e.Log.add(event); err != nil {
@@ -431,7 +433,7 @@ func (e *Engine) agreed(ctx context.Context, phase Phase, step Step) error {
 // closed tells which approval is missing for the next step.
 func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 	for _, a := range e.agreements(ctx, phase, step) {
-		if !slices.Contains(e.opts.Approved, a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now()) {
+		if !slices.Contains(e.opts.Approved, a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms) {
 			return e.unapproved(phase, step, a)
 		}
 	}

@@ -38,8 +38,8 @@ func (e *Engine) checked() error {
 func (e *Engine) unapproved(phase Phase, step Step, a agreement) *Result {
 	result := &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", a.before, a.gate), Gate: a.gate}
 	event := history.Event{Type: history.GateWaiting, Phase: phase.Name, Step: step.ID, Message: result.Message}
-	if was := expiredApproval(e.Journal.Object, a.gate, e.Clock.Now()); was != nil {
-		result.Message += fmt.Sprintf("; the one of %s expired at %s", was.By, was.Until.UTC().Format(time.RFC3339))
+	if was := expiredApproval(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms); was != nil {
+		result.Message += fmt.Sprintf("; the one of %s expired at %s", was.By, e.opts.Terms.End(was).UTC().Format(time.RFC3339))
 		event.Type, event.By, event.Message = history.GateExpired, was.By, result.Message
 	}
 	result.Message += also(e.logged(event))
@@ -47,9 +47,10 @@ func (e *Engine) unapproved(phase Phase, step Step, a agreement) *Result {
 }
 
 // expiredApproval is one whose time is over; nil when there is none.
-func expiredApproval(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) *migrationv1alpha1.Approval {
+func expiredApproval(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time, terms Terms) *migrationv1alpha1.Approval {
 	i := slices.IndexFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool {
-		return a.Gate == gate && a.Until != nil && !now.Before(a.Until.Time)
+		end := terms.End(&a)
+		return a.Gate == gate && end != nil && !now.Before(*end)
 	})
 	if i < 0 {
 		return nil

@@ -169,17 +169,42 @@ func SkipStep(ctx context.Context, c client.Client, object *migrationv1alpha1.Cl
 var ErrOldDefinition = errors.New("the management cluster's definition of ClusterMigration is older than this program and does not keep it; renew it with: migrate crd | kubectl apply --server-side -f -")
 
 // Approved tells that an agreement to a gate is on record, and holds.
-func Approved(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) bool {
-	return approvalOf(object, gate, now) != nil
+func Approved(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time, terms Terms) bool {
+	return approvalOf(object, gate, now, terms) != nil
+}
+
+// Terms are how long approvals count after they were given, by gate. A gate without one is bound by what its approval says alone.
+type Terms map[string]time.Duration
+
+// Tighten takes over the other terms where they are shorter.
+func (t Terms) Tighten(other Terms) {
+	for gate, term := range other {
+		if own, found := t[gate]; term > 0 && (!found || term < own) {
+			t[gate] = term
+		}
+	}
+}
+
+// End is when an approval stops counting: what it says itself or what the terms say, whichever is earlier; nil when it always counts.
+func (t Terms) End(a *migrationv1alpha1.Approval) *time.Time {
+	var end *time.Time
+	if a.Until != nil {
+		end = new(a.Until.Time)
+	}
+	if term := t[a.Gate]; term > 0 && (end == nil || a.At.Add(term).Before(*end)) {
+		end = new(a.At.Add(term))
+	}
+	return end
 }
 
 // approvalOf is the agreement to a gate that is on record and holds; nil when there is none.
-func approvalOf(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time) *migrationv1alpha1.Approval {
+func approvalOf(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time, terms Terms) *migrationv1alpha1.Approval {
 	if object == nil {
 		return nil
 	}
 	i := slices.IndexFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool {
-		return a.Gate == gate && (a.Until == nil || now.Before(a.Until.Time))
+		end := terms.End(&a)
+		return a.Gate == gate && (end == nil || now.Before(*end))
 	})
 	if i < 0 {
 		return nil

@@ -15,8 +15,9 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
-// Standing is where a migration stands, for a fleet that the cluster belongs to; nil is a cluster that nobody migrates.
-func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time) fleet.Progress {
+// Standing is where a migration stands, for a fleet that the cluster belongs to; nil is a cluster that nobody migrates. The terms are those of the playbooks that the fleet runs it by: an approval that a run
+// would not take must not count here, or the cluster would be run again and again.
+func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms Terms) fleet.Progress {
 	p := fleet.Progress{Standing: fleet.Ready, Done: map[string]time.Time{}}
 	if object == nil {
 		return p
@@ -39,7 +40,7 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time) fleet.P
 		}
 	}
 	for _, gate := range Gates() {
-		if Approved(object, gate, now) {
+		if Approved(object, gate, now, terms) {
 			p.Approved = append(p.Approved, gate)
 		}
 	}

@@ -60,7 +60,7 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := Standing(test.m, at)
+			p := Standing(test.m, at, nil)
 			assert.Equal(t, test.want, p.Standing)
 			assert.Equal(t, test.next, p.Next())
 			assert.Equal(t, test.half, p.Half)
@@ -68,13 +68,13 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 			assert.Equal(t, test.classes, p.Classes)
 		})
 	}
-	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), at).Exposed)
-	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at), "control-plane/promote", migrationv1alpha1.StepFailed), at).Exposed)
+	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at, nil), "control-plane/well", migrationv1alpha1.StepDone), at).Exposed)
+	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at, nil), "control-plane/promote", migrationv1alpha1.StepFailed), at).Exposed)
 	// A playbook may hold a cluster after a failure; what failed is still known.
 	held := step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed)
 	held.Spec.Pause = &migrationv1alpha1.Pause{By: "ops", Reason: "held after a failure"}
-	assert.Equal(t, fleet.Paused, Standing(held, at).Standing)
-	assert.Equal(t, []string{"step workers/*"}, Standing(held, at).Classes)
-	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), at)
+	assert.Equal(t, fleet.Paused, Standing(held, at, nil).Standing)
+	assert.Equal(t, []string{"step workers/*"}, Standing(held, at, nil).Classes)
+	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at, nil), "workers/k3m9a", migrationv1alpha1.StepFailed), at)
 	assert.Equal(t, at.Add(time.Hour), failed.At)
 }

@@ -172,6 +172,36 @@ func TestAnApprovalHoldsUntilSomethingChanges(t *testing.T) {
 	assert.False(t, Replacing(nil))
 }
 
+// TestAnApprovalEndsWhenItOrThePlaybookSays, whichever is earlier.
+func TestAnApprovalEndsWhenItOrThePlaybookSays(t *testing.T) {
+	t.Parallel()
+	given := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	in := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(given.Add(d))) }
+	for name, c := range map[string]struct {
+		until *metav1.Time
+		terms Terms
+		end   time.Duration
+	}{
+		"neither":          {nil, nil, 0},
+		"another gate's":   {nil, Terms{"finalize": time.Hour}, 0},
+		"itself":           {in(2 * time.Hour), nil, 2 * time.Hour},
+		"the playbook":     {nil, Terms{"control-plane": time.Hour}, time.Hour},
+		"playbook earlier": {in(2 * time.Hour), Terms{"control-plane": time.Hour}, time.Hour},
+		"itself earlier":   {in(time.Hour), Terms{"control-plane": 2 * time.Hour}, time.Hour},
+	} {
+		object := &migrationv1alpha1.ClusterMigration{}
+		object.Spec.Approvals = []migrationv1alpha1.Approval{{Gate: "control-plane", By: "ada", At: metav1.NewTime(given), Until: c.until}}
+		if c.end == 0 {
+			assert.True(t, Approved(object, "control-plane", given.AddDate(1, 0, 0), c.terms), name)
+			assert.Nil(t, expiredApproval(object, "control-plane", given.AddDate(1, 0, 0), c.terms), name)
+			continue
+		}
+		assert.True(t, Approved(object, "control-plane", given.Add(c.end-time.Second), c.terms), name)
+		assert.False(t, Approved(object, "control-plane", given.Add(c.end), c.terms), name)
+		assert.NotNil(t, expiredApproval(object, "control-plane", given.Add(c.end), c.terms), name)
+	}
+}
+
 // TestAPointOfNoReturnThatWasTriedIsAskedAgain unless it was passed.
 func TestAPointOfNoReturnThatWasTriedIsAskedAgain(t *testing.T) {
 	t.Parallel()

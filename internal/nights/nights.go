@@ -236,6 +236,15 @@ func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
 	}
 }
 
+// Terms are how long a playbook lets approvals count, the shortest where it names a gate twice.
+func Terms(spec *playbook.Spec) migrate.Terms {
+	terms := migrate.Terms{}
+	for _, a := range spec.Approvals {
+		terms.Tighten(migrate.Terms{a.Gate: time.Duration(a.ValidFor)})
+	}
+	return terms
+}
+
 // approvals are what people have to agree to that is still to come, or was agreed to.
 func approvals(in Input) []plan.Approval {
 	out := []plan.Approval{}
@@ -254,11 +263,13 @@ func approvals(in Input) []plan.Approval {
 					a.Who = said.Who
 				}
 			}
-			if in.Object != nil && migrate.Approved(in.Object, gate, in.Now) {
+			terms := Terms(&in.Playbook.Spec)
+			if in.Object != nil && migrate.Approved(in.Object, gate, in.Now, terms) {
 				i := slices.IndexFunc(in.Object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == gate })
 				said := &in.Object.Spec.Approvals[i]
-				if a.By, a.Reason = said.By, said.Reason; said.Until != nil {
-					a.Until = new(said.Until.UTC())
+				a.By, a.Reason = said.By, said.Reason
+				if end := terms.End(said); end != nil {
+					a.Until = new(end.UTC())
 				}
 			}
 			out = append(out, a)

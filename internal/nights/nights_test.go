@@ -155,6 +155,21 @@ func TestAnApprovalThatEndsTooEarlyIsTold(t *testing.T) {
 	assert.NotNil(t, got.Approvals[2].NeededAt)
 }
 
+// TestAPlaybookBoundsApprovals also those that have no end of their own, by the shortest of what it says.
+func TestAPlaybookBoundsApprovals(t *testing.T) {
+	t.Parallel()
+	e := book(t, weekends+"  approvals: [{gate: finalize, who: Acme, validFor: 2d}, {gate: control-plane, who: Acme, validFor: 2h}, {gate: finalize, who: Globex, validFor: 1d}]\n")
+	given := metav1.NewTime(now().Add(-3 * time.Hour))
+	object := &migrationv1alpha1.ClusterMigration{}
+	object.Spec.Approvals = []migrationv1alpha1.Approval{{Gate: "control-plane", By: "ada@anubis", At: given}, {Gate: "finalize", By: "ada@anubis", At: given}}
+	got := of(t, Input{Playbook: e, Workers: []string{"a"}, Object: object}).Approvals
+	require.Len(t, got, 3)
+	assert.Empty(t, got[0].By, "what was agreed to three hours ago does not count")
+	assert.Equal(t, "ada@anubis", got[2].By)
+	require.NotNil(t, got[2].Until)
+	assert.Equal(t, given.Add(24*time.Hour), *got[2].Until)
+}
+
 func TestPhasesGetTheirTime(t *testing.T) {
 	t.Parallel()
 	var l estimate.Learner
