@@ -3,7 +3,6 @@ package provider
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -163,7 +162,7 @@ func (l *machineLab) startController(ctx context.Context, config *rest.Config, n
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		return nil, fmt.Errorf("starting the controller: %w", <-ended)
+		return nil, errors.Join(errors.New("the controller did not start"), <-ended)
 	}
 	return ended, nil
 }
