@@ -33,6 +33,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/etcdtest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/reaper"
 )
 
 // takeover is a cluster whose control plane is replaced.
@@ -441,7 +442,7 @@ func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
 	dies := func(step, state string, run func(context.Context, ...string) (cli.Code, string, string)) {
 		t.Helper()
 		noted := `{"id":"control-plane/` + step + `","state":"` + state + `"`
-		killed, _, code, said := x.o.dies(t.Context(), &reaper{after: 1, instead: true, count: func(request *http.Request) bool { return bookkeeping(request) && says(request, noted) }}, run)
+		killed, _, code, said := x.o.dies(t.Context(), &reaper.Reaper{After: 1, Instead: true, Count: func(request *http.Request) bool { return bookkeeping(request) && says(request, noted) }}, run)
 		require.True(t, killed, "%s was never noted as %s; it ended with %d: %s", step, state, code, said)
 	}
 	voters := func(want int) {

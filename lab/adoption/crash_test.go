@@ -3,12 +3,10 @@ package adoption
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,73 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/reaper"
 )
-
-// errKilled is what everything gets that a killed process would still ask for.
-var errKilled = errors.New("the process was killed")
-
-// reaper kills a process after one of its writes: the server has it, the process never hears of it. That state is also the one of being
-// killed before the next write. Writes that a process sends side by side go one after the other here, so that each can be the last.
-type reaper struct {
-	// after is the number of the write after which to kill, counted among those that count says; 0 never kills.
-	after int
-	count func(*http.Request) bool
-	// instead kills before that write is sent: what came before it, and went another way, is done, and nobody has noted it.
-	instead bool
-	kill    context.CancelFunc
-
-	mu   sync.Mutex
-	seen []string
-	dead bool
-}
-
-func (r *reaper) wrap(next http.RoundTripper) http.RoundTripper { return &reaping{r, next} }
-
-type reaping struct {
-	*reaper
-
-	transport http.RoundTripper
-}
-
-func (r *reaping) RoundTrip(request *http.Request) (*http.Response, error) {
-	if kube.Harmless(request) {
-		if r.isDead() {
-			return nil, errKilled
-		}
-		return r.transport.RoundTrip(request)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.dead {
-		return nil, errKilled
-	}
-	if r.instead && len(r.seen)+1 == r.after && r.count(request) {
-		r.seen, r.dead = append(r.seen, request.Method+" "+request.URL.Path), true
-		r.kill()
-		return nil, errKilled
-	}
-	response, err := r.transport.RoundTrip(request)
-	if !r.count(request) {
-		return response, err
-	}
-	if r.seen = append(r.seen, request.Method+" "+request.URL.Path); len(r.seen) != r.after {
-		return response, err
-	}
-	r.dead = true
-	r.kill()
-	if err == nil {
-		_ = response.Body.Close()
-	}
-	return nil, errKilled
-}
-
-func (r *reaper) isDead() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.dead
-}
 
 // bookkeeping tells a write to what the migration keeps about itself.
 func bookkeeping(request *http.Request) bool {
@@ -103,15 +37,15 @@ func changes(request *http.Request) bool {
 
 // killed runs the program and kills it after a write. It returns false when the program ended by itself, with its exit code.
 func (o *operator) killed(ctx context.Context, after int, count func(*http.Request) bool, run func(context.Context, ...string) (cli.Code, string, string)) (killed bool, seen []string, code cli.Code, said string) {
-	return o.dies(ctx, &reaper{after: after, count: count}, run)
+	return o.dies(ctx, &reaper.Reaper{After: after, Count: count}, run)
 }
 
 // dies is killed for a reaper of one's own.
-func (o *operator) dies(ctx context.Context, r *reaper, run func(context.Context, ...string) (cli.Code, string, string)) (killed bool, seen []string, code cli.Code, said string) {
+func (o *operator) dies(ctx context.Context, r *reaper.Reaper, run func(context.Context, ...string) (cli.Code, string, string)) (killed bool, seen []string, code cli.Code, said string) {
 	hard, kill := context.WithCancel(ctx)
 	defer kill()
-	r.kill = kill
-	o.wrap, o.hard = r.wrap, hard
+	r.Kill = kill
+	o.wrap, o.hard = r.Wrap, hard
 	defer func() { o.wrap, o.hard = nil, nil }()
 	// A killed process leaves its lock behind, and the next one waits until it has ended.
 	code, _, said = run(ctx, "--lock-duration", "1s")
@@ -119,7 +53,7 @@ func (o *operator) dies(ctx context.Context, r *reaper, run func(context.Context
 		time.Sleep(100 * time.Millisecond) // the lock of a killed process ends by the clock
 		code, _, said = run(ctx, "--lock-duration", "1s")
 	}
-	return r.dead, r.seen, code, said
+	return r.Dead(), r.Seen(), code, said
 }
 
 // TestKilledAfterEveryWrite kills the program after every single change it makes to the cluster, starts it again, and so on until it is done:
@@ -162,12 +96,12 @@ func (o *operator) assertDeadly(t *testing.T, changes, deaths []string, back boo
 // alive runs the program to its end and says what it wrote.
 func (o *operator) alive(t *testing.T, count func(*http.Request) bool, run func(context.Context, ...string) (cli.Code, string, string)) []string {
 	t.Helper()
-	r := &reaper{count: count}
-	o.wrap = r.wrap
+	r := &reaper.Reaper{Count: count}
+	o.wrap = r.Wrap
 	defer func() { o.wrap = nil }()
 	code, _, said := run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
-	return r.seen
+	return r.Seen()
 }
 
 // settled leaves out what goes on changing and what is made anew every time: status, the front proxy's CA, the provider's Service with its random address, and the name of a

@@ -3,7 +3,6 @@ package provider
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -78,17 +78,29 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 func startMachineLab(ctx context.Context, change func(*kvmmachine.Reconciler)) (*machineLab, error) {
-	lab := &machineLab{hooks: &hooks{}, logs: &scriptedLogs{pods: map[string]*script{}}}
+	var lab *machineLab
+	var workload *mc.Cluster
 	var wg sync.WaitGroup
 	var errManagement, errWorkload error
-	wg.Go(func() {
-		lab.management, errManagement = mc.Start(ctx, mc.Options{
-			Parts: mc.ControllerManager | mc.ClusterAPICRDs, CRDDirs: []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		})
-	})
-	wg.Go(func() { lab.workload, errWorkload = mc.Start(ctx, mc.Options{}) })
+	wg.Go(func() { lab, errManagement = startManagement(ctx) })
+	wg.Go(func() { workload, errWorkload = mc.Start(ctx, mc.Options{}) })
 	wg.Wait()
 	if err := errors.Join(errManagement, errWorkload); err != nil {
+		return nil, err
+	}
+	lab.workload = workload
+	_, err := lab.startController(ctx, lab.management.Config(), "", change)
+	return lab, err
+}
+
+// startManagement starts a management cluster with two hosts and no controller of ours.
+func startManagement(ctx context.Context) (*machineLab, error) {
+	lab := &machineLab{hooks: &hooks{}, logs: &scriptedLogs{pods: map[string]*script{}}}
+	var err error
+	lab.management, err = mc.Start(ctx, mc.Options{
+		Parts: mc.ControllerManager | mc.ClusterAPICRDs, CRDDirs: []string{filepath.Join("..", "..", "config", "crd", "bases")},
+	})
+	if err != nil {
 		return nil, err
 	}
 	scheme, err := newScheme()
@@ -104,23 +116,27 @@ func startMachineLab(ctx context.Context, change func(*kvmmachine.Reconciler)) (
 			return nil, err
 		}
 	}
-	return lab, lab.startController(ctx, scheme, change)
+	return lab, nil
 }
 
-// startController runs the controller until ctx ends.
-func (l *machineLab) startController(ctx context.Context, scheme *runtime.Scheme, change func(*kvmmachine.Reconciler)) error {
+// startController runs the controller until ctx ends, for one namespace or, if none is named, for all. What it returns tells when, and why, it has ended.
+func (l *machineLab) startController(ctx context.Context, config *rest.Config, namespace string, change func(*kvmmachine.Reconciler)) (<-chan error, error) {
 	ctrl.SetLogger(logr.Discard())
 	byObject, err := kvmmachine.CacheByObject()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	mgr, err := ctrl.NewManager(l.management.Config(), ctrl.Options{
-		Scheme:  scheme,
-		Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:   cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()},
-	})
+	scheme, err := newScheme()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	caches := cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()}
+	if namespace != "" {
+		caches.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Cache: caches})
+	if err != nil {
+		return nil, err
 	}
 	options := controller.Options{SkipNameValidation: new(true), MaxConcurrentReconciles: 10}
 	clusters, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
@@ -129,7 +145,7 @@ func (l *machineLab) startController(ctx context.Context, scheme *runtime.Scheme
 		Client:       clustercache.ClientOptions{UserAgent: "capk-controller"},
 	}, options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l.hooks.Client = mgr.GetClient()
 	settings := vmpod.DefaultSettings()
@@ -141,14 +157,14 @@ func (l *machineLab) startController(ctx context.Context, scheme *runtime.Scheme
 	}
 	change(reconciler)
 	if err := reconciler.SetupWithManager(ctx, mgr, options); err != nil {
-		return err
+		return nil, err
 	}
-	failed := make(chan error, 1)
-	go func() { failed <- mgr.Start(ctx) }()
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		return fmt.Errorf("starting the controller: %w", <-failed)
+		return nil, errors.Join(errors.New("the controller did not start"), <-ended)
 	}
-	return nil
+	return ended, nil
 }
 
 // hooks is the controller's client: it counts what is written and lets tests fail writes.
