@@ -62,7 +62,7 @@ func TestMachineBecomesAVirtualMachine(t *testing.T) {
 	d.kubelet(t, pod, running("1"))
 	d.logs.say(client.ObjectKeyFromObject(pod), &contract.Report{Kind: contract.ReportStarted, Time: time.Now(), Address: "10.100.1.7"})
 	d.condition(t, m, vmCondition, kvmmachine.ReasonRunning)
-	d.condition(t, m, bootCondition, kvmmachine.ReasonBootstrapRunning)
+	d.condition(t, m, bootCondition, kvmmachine.ReasonGuestSilent)
 	now = d.reread(t, m)
 	assert.True(t, *now.Status.Initialization.Provisioned)
 	assert.Equal(t, []clusterv1.MachineAddress{

@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/paused"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -123,9 +124,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 
 // makersTurn is how long a new machine that no Machine owns yet is left to who made it. KubeadmControlPlane and MachineSets apply it, take their own name off its labels with an optimistic lock, give
 // up after three conflicts within 30 ms, and make another one; what KubeadmControlPlane leaves is a KVMMachine that nobody deletes (Cluster API v1.14.2, createInfraMachine and
-// ssa.RemoveManagedFieldsForLabelsAndAnnotations). The finalizer, the conditions and Paused were three such conflicts.
+// ssa.RemoveManagedFieldsForLabelsAndAnnotations). The finalizer, the conditions and Paused were three such conflicts. A machine that is paused was made by somebody else, who wants to know that it is.
 func (r *Reconciler) makersTurn(s *scope) time.Duration {
-	if s.owner != nil || s.machine.Spec.Adopted != nil || s.machine.DeletionTimestamp != nil {
+	if s.owner != nil || s.machine.Spec.Adopted != nil || s.machine.DeletionTimestamp != nil || annotations.HasPaused(s.machine) {
 		return 0
 	}
 	return makersTime - r.Clock.Since(s.machine.CreationTimestamp.Time)
