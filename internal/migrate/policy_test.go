@@ -158,6 +158,7 @@ func TestNobodyRestsWithoutEtcd(t *testing.T) {
 	for step, want := range map[string]string{stepLeave: "2s", stepRetire: "2s", "control-plane/drain": "15m0s"} {
 		w := newWorld(t, "  failure: {retries: 3, pause: 15m}\n  soak: {beforeFinalize: 0s}\n", "a")
 		once := false
+		w.rests = true
 		w.fate = func(at string) fate {
 			if at == step && !once {
 				once = true

@@ -82,6 +82,8 @@ type world struct {
 	fate  func(step string) fate
 	takes func(step string) time.Duration
 	stop  chan struct{}
+	// rests has the engine wait between two tries for as long as the playbook says. Nobody moves the clock meanwhile, so without it the next try comes at once.
+	rests bool
 	runs  int
 }
 
@@ -299,8 +301,10 @@ func (w *world) options() Options {
 		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true,
 		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
 		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
-		// Nobody moves the clock while the engine waits for another try, so that comes at once.
 		Retries: w.book.Spec.Failure.Retries, Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
+	}
+	if w.rests {
+		opts.RetryPause = time.Duration(w.book.Spec.Failure.Pause)
 	}
 	if door != nil {
 		opts.Door = func(now time.Time, start Start) *Wait {

@@ -68,13 +68,13 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 			assert.Equal(t, test.classes, p.Classes)
 		})
 	}
-	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at, nil), "control-plane/well", migrationv1alpha1.StepDone), at).Exposed)
-	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at, nil), "control-plane/promote", migrationv1alpha1.StepFailed), at).Exposed)
+	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), at, nil).Exposed)
+	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at), "control-plane/promote", migrationv1alpha1.StepFailed), at, nil).Exposed)
 	// A playbook may hold a cluster after a failure; what failed is still known.
 	held := step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed)
 	held.Spec.Pause = &migrationv1alpha1.Pause{By: "ops", Reason: "held after a failure"}
 	assert.Equal(t, fleet.Paused, Standing(held, at, nil).Standing)
 	assert.Equal(t, []string{"step workers/*"}, Standing(held, at, nil).Classes)
-	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at, nil), "workers/k3m9a", migrationv1alpha1.StepFailed), at)
+	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), at, nil)
 	assert.Equal(t, at.Add(time.Hour), failed.At)
 }
