@@ -28,7 +28,7 @@ const recordedShop = `
     namespace: shop
     labels: {app: echo}
     ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: echo, uid: "1", controller: true}]
-  spec: {nodeName: worker-1}
+  spec: {nodeName: worker-1, volumes: [{name: data, iscsi: {iqn: iqn.array, lun: 2, targetPortal: "10.0.0.9:3260"}}]}
   status: {phase: Running, conditions: [{type: Ready, status: "True"}]}
 - apiVersion: policy/v1beta1
   kind: PodDisruptionBudget
@@ -68,7 +68,7 @@ func TestWorkloadsOfASnapshotAndOfAServerAreTheSame(t *testing.T) {
 	fromSnapshot, err := RecordedWorkloads(inside, testNow)
 	require.NoError(t, err)
 	require.Len(t, fromSnapshot.Pods, 1)
-	assert.Equal(t, []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"}, fromSnapshot.ISCSI)
+	assert.Equal(t, []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260", "Pod shop/echo-1: iqn.array at 10.0.0.9:3260"}, fromSnapshot.ISCSI)
 	assert.Equal(t, 2, fromSnapshot.Volumes)
 	assert.Equal(t, drain.Evict, fromSnapshot.Pods[0].Action)
 	assert.Equal(t, []string{"echo"}, fromSnapshot.Pods[0].Held.Budgets)

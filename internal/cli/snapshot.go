@@ -55,21 +55,12 @@ replaced by digests unless --include-secrets is given. Two snapshots of the same
 
 // snapshot opens the source and writes it.
 func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []string) error {
-	if o.target == "" {
-		return usage("migrate snapshot --out DIR|FILE.tar.gz", "--out is missing: where should the snapshot go?")
-	}
 	outs, err := o.outs.resolved(plainFormats())
 	if err != nil {
 		return err
 	}
-	if o.target != "-" {
-		if err := checkFolders(parentOnly(o.target)); err != nil {
-			return err
-		}
-	} else if _, terminal := s.app.Terminal(s.app.Out); terminal {
-		return usage("--out FILE.tar.gz", "an archive is nothing for a terminal")
-	} else if len(o.outs) > 0 {
-		return usage("--out FILE.tar.gz", "with --out - standard output is the archive, so --output has no place there")
+	if err := s.checkTarget(o); err != nil {
+		return err
 	}
 	p, err := s.open(ctx, o.source, true)
 	if err != nil {
@@ -105,6 +96,22 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 		}
 		_, _ = fmt.Fprintf(w, "%s: %s from %s, %s\n", document.Path, count(len(document.Clusters), "cluster", "clusters"), document.Source, values)
 	})
+}
+
+// checkTarget looks whether the snapshot can go where it is to go, before anything is read.
+func (s *session) checkTarget(o snapshotOptions) error {
+	switch {
+	case o.target == "":
+		return usage("migrate snapshot --out DIR|FILE.tar.gz", "--out is missing: where should the snapshot go?")
+	case o.target != "-":
+		return checkFolders(parentOnly(o.target))
+	case len(o.outs) > 0:
+		return usage("--out FILE.tar.gz", "with --out - standard output is the archive, so --output has no place there")
+	}
+	if _, terminal := s.app.Terminal(s.app.Out); terminal {
+		return usage("--out FILE.tar.gz", "an archive is nothing for a terminal")
+	}
+	return nil
 }
 
 // parentOnly gives checkFolders a name whose folder must exist while the name itself may be a folder.

@@ -70,10 +70,21 @@ func TestTheLogSaysWhoseApprovalIsOver(t *testing.T) {
 	assert.Equal(t, "control-plane", result.Gate)
 	assert.Contains(t, result.Message, "; the one of ada@desk expired at "+until.UTC().Format(time.RFC3339))
 
-	require.Len(t, *events, 2)
+	// One without an end of its own, which the playbook bounds.
+	given := metav1.NewTime(clk.Now())
+	e.opts.Terms = Terms{"control-plane": time.Minute}
+	e.Journal.Object.Spec.Approvals = []migrationv1alpha1.Approval{{Gate: "control-plane", By: "ada@desk", At: given}}
+	require.Nil(t, closedAt(t, e, "control-plane/snapshot"))
+	clk.Step(time.Minute)
+	result = closedAt(t, e, "control-plane/snapshot")
+	require.NotNil(t, result)
+	assert.Contains(t, result.Message, "; the one of ada@desk expired at "+given.Add(time.Minute).UTC().Format(time.RFC3339))
+
+	require.Len(t, *events, 3)
 	assert.Equal(t, history.GateWaiting, (*events)[0].Type)
 	assert.Equal(t, history.GateExpired, (*events)[1].Type)
 	assert.Equal(t, "ada@desk", (*events)[1].By)
+	assert.Equal(t, history.GateExpired, (*events)[2].Type)
 }
 
 // TestTheLogSaysWhichChecksDidNotSimplyPass with their evidence and why they were accepted.

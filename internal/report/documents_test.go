@@ -321,8 +321,10 @@ func scheduleOf15Nodes() *plan.Schedule {
 		Playbook: "weekend", TimeZone: "Europe/Berlin", Runs: 4, Fits: true, UsualNights: 2, EndsAt: new(at(27, 21, 23)),
 		Values: []plan.Value{
 			{Path: "metadata.name", Value: "weekend", Origin: "weekend.yaml:4"},
-			{Path: "spec.windows.timeZone", Value: "Europe/Berlin", Origin: "weekend.yaml:7"}, {Path: "spec.windows.cutoff", Value: "45m0s", Origin: "--set"},
-			{Path: "spec.workers.surge", Value: "1", Origin: "built-in:7"}, {Path: "spec.failure.retries", Value: "0", Origin: "built-in"},
+			{Path: "spec.windows.timeZone", Value: "Europe/Berlin", Origin: "weekend.yaml:7"},
+			{Path: "spec.windows.cutoff", Value: "45m0s", Origin: "--set"},
+			{Path: "spec.workers.surge", Value: "1", Origin: "built-in:7"},
+			{Path: "spec.failure.retries", Value: "0", Origin: "built-in"},
 		},
 		Worker:   plan.Estimate{P50: "12m0s", P90: "31m0s", Runs: 9},
 		Reserves: &plan.Reserves{Worker: "45m0s", ControlPlane: "2h0m0s", NoReturn: "30m0s"},

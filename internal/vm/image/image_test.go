@@ -46,6 +46,10 @@ func TestFindsDirectoriesAndSingleFiles(t *testing.T) {
 	plain, err := Find(dir, "plain")
 	require.NoError(t, err)
 	assert.Equal(t, "raw", plain.DiskFormat)
+
+	require.NoError(t, os.Symlink("direct", filepath.Join(dir, "alias")))
+	_, err = Find(dir, "misspelt")
+	require.ErrorContains(t, err, "where there is alias, direct, plain, single", "names that templates use may be links")
 }
 
 func TestRefusesWhatCannotBoot(t *testing.T) {
