@@ -65,6 +65,30 @@ func Kernel(t *testing.T) (kernel, initrd string) {
 	return kernel, initrd
 }
 
+// Bare returns the same kernel and an initial file system of busybox and one script, which is all that runs. With -short it skips.
+func Bare(tb testing.TB, script string) (kernel, initrd string) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("boots a virtual machine, and -short is set")
+	}
+	dir := os.Getenv(kernelVariable)
+	require.NotEmpty(tb, dir, "TestMain has to fetch the kernel")
+	busybox, err := exec.LookPath("busybox")
+	require.NoError(tb, err, "the small guest needs busybox: apt-get install busybox-static")
+	program, err := os.ReadFile(busybox) //nolint:gosec // the system's own
+	require.NoError(tb, err)
+	archive := &cpio{}
+	for _, d := range []string{"bin", "dev", "proc", "sys"} {
+		archive.add(d, 0o40755, nil)
+	}
+	archive.add("bin/busybox", 0o100755, program)
+	archive.add("init", 0o100755, []byte("#!/bin/busybox sh\n/bin/busybox mount -t proc none /proc\n/bin/busybox mount -t devtmpfs none /dev\nexec >/dev/console 2>&1\n"+script))
+	archive.add("TRAILER!!!", 0, nil)
+	initrd = filepath.Join(tb.TempDir(), "initrd")
+	require.NoError(tb, os.WriteFile(initrd, archive.archive, 0o600))
+	return filepath.Join(dir, "vmlinuz"), initrd
+}
+
 const initScript = `#!/bin/busybox sh
 /bin/busybox mount -t proc none /proc
 /bin/busybox mount -t sysfs none /sys
