@@ -40,5 +40,10 @@ process "inventory of $half" bin/migrate inventory --from "$work/half" -o json="
 echo "== resync of 100, 1,000 and 5,000 KVMMachines at rest"
 (cd lab && go test ./provider -run '^$' -bench Scale -benchtime 1x -timeout 60m | grep ^Benchmark)
 
+if [ "$(id -u)" = 0 ]; then # It boots virtual machines.
+	echo "== memory of an emulated guest"
+	go test ./internal/vm/launcher -run '^$' -bench Zeroing -benchtime 2x | grep ^Benchmark
+fi
+
 echo "== live plan beside kubectl diff --server-side, same objects, same run"
 (cd lab && go test ./acceptance -run '^$' -bench LivePlan -benchtime "${BENCH_LIVE:-5x}" | grep ^Benchmark)
