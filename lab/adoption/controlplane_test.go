@@ -275,8 +275,14 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	budget := x.protect()
 	config := x.o.c.Inside(t, "prober", "system:masters")
 	alone, together := startProbe(t, config, false), startProbe(t, config, true)
-	code, _, said = x.run(t.Context(), "--approve", migrate.GateNoReturn, "--patience", "20s")
-	require.Equal(t, cli.CodeStopped, code, said)
+	// The patience is for the drain. A busy machine may need more of it for the new Node, and who is told to try again does.
+	for tries := 3; tries > 0; tries-- {
+		code, _, said = x.run(t.Context(), "--approve", migrate.GateNoReturn, "--patience", "20s")
+		require.Equal(t, cli.CodeStopped, code, said)
+		if !strings.Contains(said, "stopped: control-plane/server: waiting for ") {
+			break
+		}
+	}
 	for _, want := range []string{"control-plane/drain: the node is not drained", "pod shop/till: ", "(PodDisruptionBudget till)", "look: kubectl -n shop describe pdb till"} {
 		assert.Contains(t, said, want)
 	}
