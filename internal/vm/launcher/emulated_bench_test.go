@@ -22,7 +22,7 @@ func BenchmarkZeroingInAnEmulatedGuest(b *testing.B) {
 			sum := 0.0
 			for b.Loop() {
 				ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
-				out, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi", "-cpu", cpu, //nolint:gosec // no input of anybody
+				out, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi", "-cpu", cpu,
 					"-m", "256M", "-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=-1 mitigations=off quiet", "-serial", "stdio").CombinedOutput()
 				cancel()
 				require.NoError(b, err, "%s", out)
