@@ -93,13 +93,15 @@ func (m *Machine) Args() []string {
 	return args
 }
 
+// EmulatedCPU is the processor of an emulated guest. One that is told of fast string instructions clears and copies its memory with REP STOSB and REP MOVSB, which are emulated byte by byte. Without them the
+// kernel and Go take whole words or vectors (BenchmarkZeroingInAnEmulatedGuest in package launcher).
+const EmulatedCPU = "max,-erms,-fsrm"
+
 func accelerate(a contract.Accelerator) []string {
 	if a == contract.AcceleratorKVM {
 		return []string{"-accel", "kvm", "-cpu", "host"}
 	}
-	// A guest that is told of fast string instructions clears and copies its memory with REP STOSB and REP MOVSB, which are emulated byte by byte: a fault of a new page takes several times as long. Without
-	// them the kernel and Go take whole words or vectors (BenchmarkZeroingInAnEmulatedGuest in package launcher).
-	return []string{"-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"}
+	return []string{"-accel", "tcg,thread=multi", "-cpu", EmulatedCPU}
 }
 
 func (m *Machine) boot() []string {

@@ -30,25 +30,12 @@ var modules = []string{
 //   - at boot it asks for a lease, mounts the seed, runs the user-data as a shell script and the agent from the seed.
 //
 // The kernel comes from FetchKernel, which has to run before the test is cut off the network.
-//
-//nolint:gosec // a cache for tests, where the variables say it is
 func Kernel(t *testing.T) (kernel, initrd string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots a virtual machine, and -short is set")
-	}
-	dir := os.Getenv(kernelVariable)
-	require.NotEmpty(t, dir, "TestMain has to fetch the kernel")
-	kernel, initrd = filepath.Join(dir, "vmlinuz"), filepath.Join(t.TempDir(), "initrd")
-	busybox, err := exec.LookPath("busybox")
-	require.NoError(t, err, "the small guest needs busybox: apt-get install busybox-static")
-	program, err := os.ReadFile(busybox)
-	require.NoError(t, err)
-	archive := &cpio{}
-	for _, d := range []string{"bin", "dev", "etc", "etc/acpi", "etc/acpi/PWRF", "modules", "proc", "run", "sbin", "sys", "tmp", "usr", "usr/bin", "usr/sbin", "var", "var/lib", "var/log", "var/run"} {
+	dir, archive := begin(t)
+	for _, d := range []string{"etc", "etc/acpi", "etc/acpi/PWRF", "modules", "run", "sbin", "tmp", "usr", "usr/bin", "usr/sbin", "var", "var/lib", "var/log", "var/run"} {
 		archive.add(d, 0o40755, nil)
 	}
-	archive.add("bin/busybox", 0o100755, program)
 	archive.add("init", 0o100755, []byte(initScript))
 	archive.add("lease", 0o100755, []byte(leaseScript))
 	archive.add("etc/acpi/PWRF/00000080", 0o100755, []byte("#!/bin/sh\necho power button >/dev/console\npoweroff -f\n"))
@@ -60,33 +47,35 @@ func Kernel(t *testing.T) (kernel, initrd string) {
 		require.NoError(t, err)
 		archive.add("modules/"+name, 0o100644, raw)
 	}
-	archive.add("TRAILER!!!", 0, nil)
-	require.NoError(t, os.WriteFile(initrd, archive.archive, 0o600))
-	return kernel, initrd
+	return filepath.Join(dir, "vmlinuz"), archive.end(t)
 }
 
-// Bare returns the same kernel and an initial file system of busybox and one script, which is all that runs. With -short it skips.
+// Bare returns the same kernel and an initial file system of busybox and one script, which is all that runs.
 func Bare(tb testing.TB, script string) (kernel, initrd string) {
+	tb.Helper()
+	dir, archive := begin(tb)
+	archive.add("init", 0o100755, []byte("#!/bin/busybox sh\n/bin/busybox mount -t proc none /proc\n/bin/busybox mount -t devtmpfs none /dev\nexec >/dev/console 2>&1\n"+script))
+	return filepath.Join(dir, "vmlinuz"), archive.end(tb)
+}
+
+// begin finds the directory of the kernel, and starts an initial file system with busybox and the places that every script mounts. With -short it skips.
+func begin(tb testing.TB) (dir string, archive *cpio) {
 	tb.Helper()
 	if testing.Short() {
 		tb.Skip("boots a virtual machine, and -short is set")
 	}
-	dir := os.Getenv(kernelVariable)
+	dir = os.Getenv(kernelVariable)
 	require.NotEmpty(tb, dir, "TestMain has to fetch the kernel")
 	busybox, err := exec.LookPath("busybox")
 	require.NoError(tb, err, "the small guest needs busybox: apt-get install busybox-static")
 	program, err := os.ReadFile(busybox)
 	require.NoError(tb, err)
-	archive := &cpio{}
+	archive = &cpio{}
 	for _, d := range []string{"bin", "dev", "proc", "sys"} {
 		archive.add(d, 0o40755, nil)
 	}
 	archive.add("bin/busybox", 0o100755, program)
-	archive.add("init", 0o100755, []byte("#!/bin/busybox sh\n/bin/busybox mount -t proc none /proc\n/bin/busybox mount -t devtmpfs none /dev\nexec >/dev/console 2>&1\n"+script))
-	archive.add("TRAILER!!!", 0, nil)
-	initrd = filepath.Join(tb.TempDir(), "initrd")
-	require.NoError(tb, os.WriteFile(initrd, archive.archive, 0o600))
-	return filepath.Join(dir, "vmlinuz"), initrd
+	return dir, archive
 }
 
 const initScript = `#!/bin/busybox sh
@@ -254,6 +243,15 @@ func (c *cpio) add(name string, mode int, content []byte) {
 	head := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", c.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0)
 	c.pad(head + name + "\x00")
 	c.pad(string(content))
+}
+
+// end completes the file system and writes it to a file.
+func (c *cpio) end(tb testing.TB) string {
+	tb.Helper()
+	c.add("TRAILER!!!", 0, nil)
+	file := filepath.Join(tb.TempDir(), "initrd")
+	require.NoError(tb, os.WriteFile(file, c.archive, 0o600))
+	return file
 }
 
 // pad appends a text and zeros up to the next multiple of four bytes.

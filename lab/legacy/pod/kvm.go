@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/qemu"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/desired"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/network"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacyguest/userdata"
@@ -159,7 +160,7 @@ func (m *Machine) disk(name string) string { return filepath.Join(m.RootfsDir, n
 // Arguments are QEMU's: those of the real entrypoint, but for accelerator and root disk.
 func (m *Machine) Arguments(kernel, initrd, cmdline string, mac []byte) []string {
 	args := []string{
-		"-name", m.Hostname, "-nographic", "-machine", "type=q35", "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm",
+		"-name", m.Hostname, "-nographic", "-machine", "type=q35", "-accel", "tcg,thread=multi", "-cpu", qemu.EmulatedCPU,
 		"-smp", m.Cores, "-m", m.Memory,
 		"-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=DE:AD:BE:%02X:%02X:%02X", m.Tap, mac[0], mac[1], mac[2]),
 		"-netdev", "tap,id=" + m.Tap + ",ifname=" + m.Tap + ",script=" + ifup + ",downscript=no",
