@@ -1,9 +1,14 @@
 package adoption
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -348,11 +353,48 @@ func TestNoSecretIsTold(t *testing.T) {
 	_, log, _ := o.migrate(t.Context(), "events", c.ID)
 	evidence, err := migrate.LoadEvidence(t.Context(), reader(t), c.Namespace, c.ID)
 	require.NoError(t, err)
-	all := strings.Join([]string{out, said, status, log, fmt.Sprintf("%+v", evidence)}, "\n")
+	file := filepath.Join(o.dir, "bundle.tar.gz")
+	code, listed, complaints := o.migrate(t.Context(), "bundle", c.ID, "--out", file, "-o", "json")
+	require.Equal(t, cli.CodeOK, code, complaints)
+	var bundle struct {
+		Path  string
+		Files []string
+	}
+	require.NoError(t, json.Unmarshal([]byte(listed), &bundle))
+	assert.Equal(t, file, bundle.Path)
+	assert.Subset(t, bundle.Files, []string{"clustermigration.json", "snapshot.tar.gz"})
+	packed, err := os.Open(file)
+	require.NoError(t, err)
+	defer packed.Close() //nolint:errcheck // It was only read.
+	inside := unpacked(t, packed)
+	require.Contains(t, inside, c.ID+"-encryption", "the snapshot has the Secret, without its value")
+	all := strings.Join([]string{out, said, status, log, fmt.Sprintf("%+v", evidence), inside}, "\n")
 	for _, secret := range secrets(t, c) {
 		assert.NotContains(t, all, secret)
 	}
 	assert.NotContains(t, all, "PRIVATE KEY")
+}
+
+// unpacked is everything in a compressed archive, and in those in it, as one text.
+func unpacked(t *testing.T, packed io.Reader) string {
+	t.Helper()
+	plain, err := gzip.NewReader(packed)
+	require.NoError(t, err)
+	var all strings.Builder
+	for archive := tar.NewReader(plain); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return all.String()
+		}
+		require.NoError(t, err)
+		if strings.HasSuffix(header.Name, ".tar.gz") {
+			all.WriteString(unpacked(t, archive))
+			continue
+		}
+		content, err := io.ReadAll(archive)
+		require.NoError(t, err)
+		all.Write(content)
+	}
 }
 
 // secrets are lines of key material that must not appear anywhere.
@@ -367,5 +409,6 @@ func secrets(t *testing.T, c *migrationtest.Cluster) []string {
 	secret := &corev1.Secret{}
 	require.NoError(t, world.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: c.ID + "-encryption"}, secret))
 	require.NotEmpty(t, out)
-	return append(out, string(secret.Data["encryption"]))
+	// Also as an object holds it.
+	return append(out, string(secret.Data["encryption"]), base64.StdEncoding.EncodeToString(secret.Data["encryption"]))
 }
