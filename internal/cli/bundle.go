@@ -63,7 +63,7 @@ func (s *session) bundle(ctx context.Context, o bundleOptions, id string) error 
 	if err != nil {
 		return err
 	}
-	if err := checkFolders(o.out); err != nil {
+	if err := checkFolders(append(filesOf(outs), o.out)...); err != nil {
 		return err
 	}
 	files, err := s.bundleFiles(ctx, o, id)

@@ -59,7 +59,7 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 	if err != nil {
 		return err
 	}
-	if err := s.checkTarget(o); err != nil {
+	if err := s.checkTarget(o, outs); err != nil {
 		return err
 	}
 	p, err := s.open(ctx, o.source, true)
@@ -79,7 +79,7 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 		}
 	}
 	if len(clusters) > 0 {
-		ids = slices.Sorted(slices.Values(clusters))
+		ids = slices.Compact(slices.Sorted(slices.Values(clusters)))
 	}
 	opts := legacy.SnapshotOptions{IncludeSecrets: o.includeSecrets, ToolVersion: s.app.Version.Version}
 	if o.target == "-" {
@@ -98,13 +98,13 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 	})
 }
 
-// checkTarget looks whether the snapshot can go where it is to go, before anything is read.
-func (s *session) checkTarget(o snapshotOptions) error {
+// checkTarget looks whether the snapshot, and what is said about it, can go where they are to go, before anything is read.
+func (s *session) checkTarget(o snapshotOptions, outs []output) error {
 	switch {
 	case o.target == "":
 		return usage("migrate snapshot --out DIR|FILE.tar.gz", "--out is missing: where should the snapshot go?")
 	case o.target != "-":
-		return checkFolders(parentOnly(o.target))
+		return checkFolders(append(filesOf(outs), parentOnly(o.target))...)
 	case len(o.outs) > 0:
 		return usage("--out FILE.tar.gz", "with --out - standard output is the archive, so --output has no place there")
 	}

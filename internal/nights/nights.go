@@ -247,7 +247,7 @@ func Terms(spec *playbook.Spec) migrate.Terms {
 
 // approvals are what people have to agree to that is still to come, or was agreed to.
 func approvals(in Input) []plan.Approval {
-	out := []plan.Approval{}
+	out, terms := []plan.Approval{}, Terms(&in.Playbook.Spec)
 	for _, p := range migrate.Graph(in.Workers...) {
 		gates := []string{p.Gate}
 		for _, s := range p.Steps {
@@ -263,7 +263,6 @@ func approvals(in Input) []plan.Approval {
 					a.Who = said.Who
 				}
 			}
-			terms := Terms(&in.Playbook.Spec)
 			if in.Object != nil && migrate.Approved(in.Object, gate, in.Now, terms) {
 				i := slices.IndexFunc(in.Object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == gate })
 				said := &in.Object.Spec.Approvals[i]
