@@ -263,10 +263,10 @@ func TestAWayBackIsNotRefusedForTheMachineItIsTakenFor(t *testing.T) {
 			if test.before != nil {
 				test.before(r)
 			}
-			c := r.join(t)
 			for _, who := range test.away {
-				r.away[who] = true
+				r.away[who] = true // before the client is made, which begins to connect at once
 			}
+			c := r.join(t)
 			left, err := c.Left(t.Context())
 			if test.fails {
 				require.ErrorContains(t, err, "no way to new")
