@@ -182,6 +182,9 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 		if err := set(u, patches, base+"."+part+".patches.directory"); err != nil {
 			return err
 		}
+		if err := patientKubeadm(u, base+"."+part); err != nil {
+			return err
+		}
 	}
 	return patientKubelet(u, base)
 }
@@ -216,19 +219,16 @@ func patientKubelet(u *unstructured.Unstructured, base string) error {
 // patch to one would make its manifest invalid, and the kubelet says so only in its log.
 func patientProbes(kcp *unstructured.Unstructured) error {
 	var files []any
-	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"} {
+	// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it. With what kubeadm asks for the others they would not all fit on one processor.
+	for _, pod := range []struct{ component, cpu string }{{"kube-apiserver", "200m"}, {"kube-controller-manager", "50m"}, {"kube-scheduler", "25m"}, {"etcd", "400m"}} {
 		const probe = `{"failureThreshold":60,"timeoutSeconds":60,"periodSeconds":30}`
 		probes := `"livenessProbe":` + probe + `,"startupProbe":` + probe
-		if component != "kube-controller-manager" {
+		if pod.component != "kube-controller-manager" {
 			probes += `,"readinessProbe":{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
 		}
-		if component == "etcd" {
-			// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it.
-			probes += `,"resources":{"requests":{"cpu":"800m"}}`
-		}
 		files = append(files, map[string]any{
-			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
-			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
+			"path": patches + "/" + pod.component + "1+strategic.json", "permissions": "0644",
+			"content": `{"spec":{"containers":[{"name":"` + pod.component + `",` + probes + `,"resources":{"requests":{"cpu":"` + pod.cpu + `"}},"env":[{"name":"GOGC","value":"200"}]}]}}`,
 		})
 	}
 	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
@@ -266,12 +266,18 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 		return err
 	}
 	for _, kind := range []string{"initConfiguration", "joinConfiguration"} {
-		if err := set(kcp, map[string]any{
-			"controlPlaneComponentHealthCheckSeconds": int64(1200), "kubeletHealthCheckSeconds": int64(600), "kubernetesAPICallSeconds": int64(600),
-			"etcdAPICallSeconds": int64(600), "tlsBootstrapSeconds": int64(900), "discoverySeconds": int64(900),
-		}, base+"."+kind+".timeouts"); err != nil {
+		// kubeadm asks for two processors.
+		if err := set(kcp, []any{"NumCPU"}, base+"."+kind+".nodeRegistration.ignorePreflightErrors"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// patientKubeadm gives kubeadm more time for what it does once.
+func patientKubeadm(u *unstructured.Unstructured, part string) error {
+	return set(u, map[string]any{
+		"controlPlaneComponentHealthCheckSeconds": int64(1200), "kubeletHealthCheckSeconds": int64(600), "kubernetesAPICallSeconds": int64(600),
+		"etcdAPICallSeconds": int64(600), "tlsBootstrapSeconds": int64(900), "discoverySeconds": int64(900),
+	}, part+".timeouts")
 }

@@ -150,7 +150,7 @@ func commonFacts(node string) []fact {
 		{"registry mirror", "cat /etc/containerd/certs.d/docker.io/hosts.toml", mirrorHost},
 		{"proxy of the container runtime", "systemctl show containerd -p Environment", proxyURL},
 		{"container runtime's disk", "findmnt -no SOURCE,SIZE /var/lib/containerd", "/dev/"},
-		{"processors", "echo $(nproc) processors", "2 processors"},
+		{"processors", "echo $(nproc) processors", processors + " processors"},
 		{"size of the root disk", disks, "root 10000000000"},
 		{"size of the container runtime's disk", disks, "docker 6000000000"},
 		{"setting of the kubelet", "cat /var/lib/kubelet/config.yaml", "localStorageCapacityIsolation: false"},
