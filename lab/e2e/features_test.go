@@ -219,16 +219,19 @@ func patientKubelet(u *unstructured.Unstructured, base string) error {
 // patch to one would make its manifest invalid, and the kubelet says so only in its log.
 func patientProbes(kcp *unstructured.Unstructured) error {
 	var files []any
-	// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it. With what kubeadm asks for the others they would not all fit on one processor.
-	for _, pod := range []struct{ component, cpu string }{{"kube-apiserver", "200m"}, {"kube-controller-manager", "50m"}, {"kube-scheduler", "25m"}, {"etcd", "400m"}} {
+	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"} {
 		const probe = `{"failureThreshold":60,"timeoutSeconds":60,"periodSeconds":30}`
 		probes := `"livenessProbe":` + probe + `,"startupProbe":` + probe
-		if pod.component != "kube-controller-manager" {
+		if component != "kube-controller-manager" {
 			probes += `,"readinessProbe":{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
 		}
+		if component == "etcd" {
+			// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it.
+			probes += `,"resources":{"requests":{"cpu":"800m"}}`
+		}
 		files = append(files, map[string]any{
-			"path": patches + "/" + pod.component + "1+strategic.json", "permissions": "0644",
-			"content": `{"spec":{"containers":[{"name":"` + pod.component + `",` + probes + `,"resources":{"requests":{"cpu":"` + pod.cpu + `"}},"env":[{"name":"GOGC","value":"200"}]}]}}`,
+			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
+			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
 		})
 	}
 	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
@@ -264,12 +267,6 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	// RSA is slow without hardware virtualization: the API server does not get its own roles made before it gives up.
 	if err := set(kcp, "ECDSA-P256", base+".clusterConfiguration.encryptionAlgorithm"); err != nil {
 		return err
-	}
-	for _, kind := range []string{"initConfiguration", "joinConfiguration"} {
-		// kubeadm asks for two processors.
-		if err := set(kcp, []any{"NumCPU"}, base+"."+kind+".nodeRegistration.ignorePreflightErrors"); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -150,11 +150,14 @@ func commonFacts(node string) []fact {
 		{"registry mirror", "cat /etc/containerd/certs.d/docker.io/hosts.toml", mirrorHost},
 		{"proxy of the container runtime", "systemctl show containerd -p Environment", proxyURL},
 		{"container runtime's disk", "findmnt -no SOURCE,SIZE /var/lib/containerd", "/dev/"},
-		{"processors", "echo $(nproc) processors", processors + " processors"},
 		{"size of the root disk", disks, "root 10000000000"},
 		{"size of the container runtime's disk", disks, "docker 6000000000"},
 		{"setting of the kubelet", "cat /var/lib/kubelet/config.yaml", "localStorageCapacityIsolation: false"},
 	}
+}
+
+func processorsOf(number string) fact {
+	return fact{"processors", "nproc | sed s/^/processors:/", "processors:" + number + "\n"}
 }
 
 // memoryUpTo prints whether a guest has the memory its machine was given, in MiB. The kernel keeps some of it for itself, a twentieth here.
@@ -188,7 +191,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 		facts := commonFacts(name)
 		_, controlPlane := nodes[i].GetLabels()["node-role.kubernetes.io/control-plane"]
 		if controlPlane {
-			facts = append(facts,
+			facts = append(facts, processorsOf(controlPlaneProcessors),
 				fact{"DNS server", resolvers, dnsServer},
 				fact{"search domain", "resolvectl domain 2>/dev/null; cat /run/systemd/resolve/resolv.conf /etc/resolv.conf", searchDomain},
 				fact{"NTP server", "cat /etc/systemd/timesyncd.conf.d/*.conf /etc/chrony/sources.d/*.sources 2>/dev/null", ntpServer},
@@ -199,7 +202,7 @@ func (w *world) settingsAreSeen(ctx context.Context) {
 				fact{"API server flag", "cat /etc/kubernetes/manifests/kube-apiserver.yaml", "--api-audiences=https://issuer.example,customer"},
 			)
 		} else {
-			facts = append(facts,
+			facts = append(facts, processorsOf(workerProcessors),
 				fact{"DNS server of the pod, as none is set", resolvers, podDNSServer},
 				fact{"host volume", "findmnt -no FSTYPE /data/" + hostVolumeTag, "9p"},
 				fact{"host volume is writable", "echo from-the-guest > /data/" + hostVolumeTag + "/e2e && cat /data/" + hostVolumeTag + "/e2e", "from-the-guest"},
