@@ -488,7 +488,7 @@ func TestWhatKeepsAMachineFromStarting(t *testing.T) {
 			m.put(t, "bootstrap/format", "ignition")
 		}, contract.ExitBootstrap, "does not understand"},
 		"a QEMU that is not there": {func(_ *testing.T, m *machine) { m.extra = []string{"--qemu", "/no/such/qemu"} }, contract.ExitQEMU, "/no/such/qemu"},
-		"a QEMU that refuses":      {func(_ *testing.T, m *machine) { m.config.CPUs = 4000 }, contract.ExitQEMU, "CPUs"},
+		"a QEMU that refuses":      {func(_ *testing.T, m *machine) { m.config.CPUs = 100_000 }, contract.ExitQEMU, "CPUs"},
 	} {
 		number++
 		t.Run(name, func(t *testing.T) {
