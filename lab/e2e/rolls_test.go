@@ -66,7 +66,7 @@ func (w *world) controlPlaneRolls(ctx context.Context) {
 			return err
 		}
 		problem := problemOf(machines)
-		switch name := failedBootstrap(machines, before[0]); {
+		switch name := failedBootstrap(machines, append(failed, before[0])...); {
 		case name != "" && len(failed) == mostFailures:
 			return errors.Join(errHopeless, problem)
 		case name != "":
@@ -103,11 +103,12 @@ const storageClass = "lab-local"
 // gives it, and never asks twice.
 const mostFailures = 2
 
-// failedBootstrap is the machine, if any, on which kubeadm gave up and that is not being deleted yet.
-func failedBootstrap(machines []unstructured.Unstructured, but string) string {
+// failedBootstrap is the machine, if any, on which kubeadm gave up and that is not being deleted yet. A Machine that was deleted is drained before its KVMMachine is
+// deleted, so those that are known are left out.
+func failedBootstrap(machines []unstructured.Unstructured, known ...string) string {
 	for i := range machines {
 		_, detail := condition(&machines[i], "BootstrapExecSucceeded")
-		if machines[i].GetName() != but && machines[i].GetDeletionTimestamp() == nil && strings.HasPrefix(detail, bootstrapFailed) {
+		if !slices.Contains(known, machines[i].GetName()) && machines[i].GetDeletionTimestamp() == nil && strings.HasPrefix(detail, bootstrapFailed) {
 			return machines[i].GetName()
 		}
 	}
