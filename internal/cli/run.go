@@ -74,10 +74,11 @@ type runOptions struct {
 	// soak is how long the cluster runs undisturbed before it is finalized; keep leaves the legacy namespace.
 	soak time.Duration
 	keep bool
-	// first are the workers that are replaced first, limit how many in one run, surge how many new ones come at once.
-	first []string
-	limit int
-	surge int64
+	// first are the workers that are replaced first, limit how many in one run, surge how many new ones come at once, abreast how many are replaced at the same time.
+	first   []string
+	limit   int
+	surge   int64
+	abreast int
 	// perWindow has the limit count for all runs of a window together, replaced is how many workers earlier turns have replaced.
 	perWindow bool
 	replaced  int
@@ -130,7 +131,7 @@ of the two machines stops writes, so do not rest there. --approve point-of-no-re
 master's VM goes, and the KubeadmControlPlane is unpaused once nothing would come of it. There is no way back from that but the saved etcd.
 
 With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
-DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
+DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at; --concurrency has several go at the same time once the first one has gone. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
 
 With --until finalize, --approve finalize and after --soak, what is left of the old platform goes: the provider's own Ingress and Service take the place of
 the legacy ones, then the objects that legacy operators act on, what existed only for the VMs, the legacy namespace, and the KVMConfig last.
@@ -154,6 +155,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until control-plane --approve point-of-no-return
   migrate run al9qy --until workers --first-worker k3m9a --max-workers 1
   migrate run al9qy --until workers --surge 2
+  migrate run al9qy --until workers --concurrency 3
   migrate run al9qy --until finalize --approve finalize
   migrate run al9qy --until workers --playbook acme.yaml --wait
   migrate run al9qy --yes --accept CHK-CP-001="agreed, CHG-4711" --ca-secret ca/al9qy -o json=run.json -o html=report.html`,
@@ -173,7 +175,8 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
-	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other")
+	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other, unless --concurrency says otherwise")
+	cmd.Flags().IntVar(&o.abreast, "concurrency", 1, "how many workers are replaced at the same time, after the first one, which goes alone; each has its own budgets to wait for")
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens, a soak time is over or somebody has approved, and go on, instead of ending with exit code 4")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
@@ -379,8 +382,8 @@ func (o *runOptions) check() error {
 			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(migrate.Gates(), ", "), didYouMean(gate, migrate.Gates()))
 		}
 	}
-	if o.limit < 0 || o.surge < 0 {
-		return usage("", "--max-workers and --surge cannot be negative")
+	if o.limit < 0 || o.surge < 0 || o.abreast < 0 {
+		return usage("", "--max-workers, --surge and --concurrency cannot be negative")
 	}
 	if _, err := o.probe.questions(); err != nil {
 		return err
@@ -441,7 +444,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Terms: o.terms, Accepted: u.accepted,
 		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
-		MaxWorkers: o.limit, PerWindow: o.perWindow, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
 	work := s.app.Hard
@@ -796,6 +799,9 @@ func (s *session) insideConfig(ctx context.Context, u *undertaking) (*rest.Confi
 	return nil, withHint(fmt.Errorf("cluster %s has no kubeconfig Secret", u.id), "name a way into the workload cluster with --workload-kubeconfig")
 }
 
+// ahead is how many new workers a worker may ask for: as many as may come at once, less those that come with the others that are replaced with it.
+func (o *runOptions) ahead() int64 { return max(1, o.surge-int64(max(1, o.abreast))+1) }
+
 // controlPlane puts together what moves the control plane. Phases before it do without etcd, so what is missing is told when its turn comes.
 func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adopter, config *rest.Config, told kube.WriterOptions) (*roll.Roller, error) {
 	credentials, err := etcdCredentials(u.found.cluster)
@@ -819,7 +825,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.surge,
+		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(),
 		DrainFor: time.Duration(o.drain.Timeout), Force: drain.OnTimeout(o.drain.OnTimeout) == drain.Force,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },

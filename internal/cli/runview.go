@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,9 @@ type runView struct {
 	rewrite bool
 	quiet   bool
 	clock   func() time.Time
-	step    string
+	// steps are those that run, which are several where workers are replaced at the same time; ended tells that one of them has ended.
+	steps []string
+	ended bool
 }
 
 func (s *session) newRunView() *runView {
@@ -33,9 +36,9 @@ func (v *runView) event(e history.Event) {
 	}
 	v.clear()
 	at := e.TS.UTC().Format(time.TimeOnly + "Z")
+	v.follow(e)
 	switch e.Type {
 	case history.StepStarted:
-		v.step = e.Step
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s start    %s\n", at, e.Step, e.Message)
 	case history.StepDone:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s done     %s\n", at, e.Step, e.Took)
@@ -55,7 +58,22 @@ func (v *runView) event(e history.Event) {
 	}
 }
 
-// tell shows a sentence about the step that runs.
+// follow keeps which steps run: those that were begun since one has ended.
+func (v *runView) follow(e history.Event) {
+	switch e.Type { //nolint:exhaustive // the others neither begin nor end a step
+	case history.StepStarted:
+		if v.ended {
+			v.steps, v.ended = nil, false
+		}
+		if !slices.Contains(v.steps, e.Step) {
+			v.steps = append(v.steps, e.Step)
+		}
+	case history.StepDone, history.StepUndone, history.StepFailed, history.StepBlocked, history.StepSkipped:
+		v.ended = true
+	}
+}
+
+// tell shows a sentence about the steps that run.
 func (v *runView) tell(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -63,12 +81,12 @@ func (v *runView) tell(format string, args ...any) {
 		return
 	}
 	v.clear()
-	text := fmt.Sprintf(format, args...)
+	text, running := fmt.Sprintf(format, args...), strings.Join(v.steps, ", ")
 	if v.rewrite {
-		_, _ = fmt.Fprintf(v.w, "           %-26s …        %s", v.step, text)
+		_, _ = fmt.Fprintf(v.w, "           %-26s …        %s", running, text)
 		return
 	}
-	_, _ = fmt.Fprintf(v.w, "%s  %-26s …        %s\n", v.clock().UTC().Format(time.TimeOnly+"Z"), v.step, text)
+	_, _ = fmt.Fprintf(v.w, "%s  %-26s …        %s\n", v.clock().UTC().Format(time.TimeOnly+"Z"), running, text)
 }
 
 func (v *runView) clear() {

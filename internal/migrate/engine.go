@@ -51,6 +51,8 @@ type Options struct {
 	// MaxWorkers is how many workers one run replaces; zero for all. With PerWindow all runs of one window together replace so many, where a window is open.
 	MaxWorkers int
 	PerWindow  bool
+	// Abreast is how many workers are replaced at the same time; less than two is one after the other. The first worker of a migration goes alone, whatever this says.
+	Abreast int
 	// Replaced is how many workers earlier turns of this run have replaced.
 	Replaced int
 	// Door is asked before everything that a window may hold back; nil lets everything begin.
@@ -138,10 +140,10 @@ type Engine struct {
 	told    []agreement
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
-	// replaced counts the workers that this run has replaced, with those of [Options.Replaced].
-	replaced int
+	// replaced counts the workers that this run has replaced, with those of [Options.Replaced]; beginning those that begin together and are not noted yet.
+	replaced, beginning int
 	// unnoted is why something could not be written into the log.
-	unnoted error
+	unnoted failure.List
 	// resumed tells that an earlier run did some of the steps.
 	resumed bool
 }
@@ -191,6 +193,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	if e.Work.Roller != nil {
 		e.Work.Roller.Note, e.Work.Roller.Electing, e.Work.Roller.Saved = e.note, e.electing, e.saved
 		e.Work.Roller.Doubling, e.Work.Roller.Single, e.Work.Roller.Seen = e.doubling, e.single, e.seen
+		e.Work.Roller.NoteWorker = func(id, sentence string) { e.noteOn(plan.PhaseWorkers, replacement(id), sentence) }
 		e.Work.PutOff = e.Work.Roller.PutOffWorker
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
@@ -329,7 +332,7 @@ func (e *Engine) forward(ctx context.Context) Result {
 	for _, phase := range e.Graph {
 		done := true
 		for _, step := range e.stepsOf(phase) {
-			if over(e.Journal.stateOf(step.ID)) {
+			if e.hadItsTurn(step) {
 				continue
 			}
 			begins, result := e.begins(ctx, phase, step)
@@ -348,7 +351,12 @@ func (e *Engine) forward(ctx context.Context) Result {
 			if err := e.agreed(ctx, phase, step); err != nil {
 				return e.failed(ctx, step, err)
 			}
-			if result := e.outcome(ctx, phase.Name, step, e.persist(ctx, phase, step)); result != nil {
+			// What keeps another one from beginning is told when its own turn comes.
+			together := e.together(phase, step, func(s Step) bool {
+				begins, result := e.begins(ctx, phase, s)
+				return begins && result == nil
+			})
+			if result := e.perform(ctx, phase, together); result != nil {
 				return *result
 			}
 		}
@@ -562,7 +570,7 @@ func (e *Engine) enough(phase Phase, step Step) *Result {
 		// A timer begins one run after the other: what people wanted to look at first would be all workers by the morning.
 		replaced, whose, next = e.replacedSince(phase, open.From), "the runs of this window were", open.Next
 	}
-	if replaced < e.opts.MaxWorkers {
+	if replaced+e.beginning < e.opts.MaxWorkers {
 		return nil
 	}
 	message := fmt.Sprintf("%d of the workers were replaced, as many as %s to; the next is %s", replaced, whose, step.ID)
@@ -622,14 +630,26 @@ const DefaultUntil = plan.PhaseAdopt
 // do tries one step until it is done and verified, for as long as what fails may pass by itself.
 func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 	began := e.Clock.Now()
+	if err := e.announce(ctx, phase, s); err != nil {
+		return err
+	}
+	return e.finish(phase, s, began, e.try(ctx, s))
+}
+
+// announce notes that steps are about to be tried, all of them with one write.
+func (e *Engine) announce(ctx context.Context, phase string, steps ...Step) error {
 	e.stepped = true
-	e.Journal.begin(phase, s, migrationv1alpha1.StepRunning)
-	if err := e.Log.add(history.Event{Type: history.StepStarted, Phase: phase, Step: s.ID, Message: s.Title}); err != nil {
-		return err
+	for _, s := range steps {
+		e.Journal.begin(phase, s, migrationv1alpha1.StepRunning)
+		if err := e.Log.add(history.Event{Type: history.StepStarted, Phase: phase, Step: s.ID, Message: s.Title}); err != nil {
+			return err
+		}
 	}
-	if err := e.retry(ctx, s.ID, e.save); err != nil {
-		return err
-	}
+	return e.retry(ctx, steps[0].ID, e.save)
+}
+
+// try does and verifies a step that was announced, for as long as what fails may pass by itself.
+func (e *Engine) try(ctx context.Context, s Step) attempt {
 	err := e.retry(ctx, s.ID, func(ctx context.Context) error {
 		for _, part := range []func(context.Context, *Work) error{s.Before, s.Act, s.Verify} {
 			if part == nil {
@@ -641,10 +661,22 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 		}
 		return nil
 	})
-	if err = failure.Join(err, e.unnoted); err != nil {
+	return attempt{err, e.Clock.Now()}
+}
+
+// attempt is how a try of a step ended, and when.
+type attempt struct {
+	err error
+	at  time.Time
+}
+
+// finish notes that a step is done, if it is.
+func (e *Engine) finish(phase string, s Step, began time.Time, ended attempt) error {
+	if err := failure.Join(ended.err, e.unnoted.Err()); err != nil {
 		return err
 	}
 	e.Journal.end(s, migrationv1alpha1.StepDone, "")
+	e.Journal.step(s.ID).FinishedAt = secondOf(ended.at)
 	if phase == plan.PhaseWorkers && s.Disruptive {
 		e.replaced++
 	}
@@ -652,7 +684,7 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 	if e.Work.Proof != nil {
 		e.Journal.proof(e.Work.Proof)
 	}
-	return e.Log.add(history.Event{Type: history.StepDone, Phase: phase, Step: s.ID, Took: took(e.Clock.Since(began))})
+	return e.Log.add(history.Event{Type: history.StepDone, Phase: phase, Step: s.ID, Took: took(ended.at.Sub(began))})
 }
 
 // ErrNoReturn means that a step was done that cannot be taken back.
@@ -745,9 +777,12 @@ func (e *Engine) backProof(ctx context.Context) Result {
 // note keeps a sentence of the step that runs.
 func (e *Engine) note(sentence string) {
 	status := &e.Journal.Object.Status
-	if err := e.Log.add(history.Event{Type: history.StepProgress, Phase: status.Phase, Step: status.Step, Message: sentence}); err != nil {
-		e.unnoted = err
-	}
+	e.noteOn(status.Phase, status.Step, sentence)
+}
+
+// noteOn keeps a sentence of a step.
+func (e *Engine) noteOn(phase, step, sentence string) {
+	e.unnoted.Add(e.Log.add(history.Event{Type: history.StepProgress, Phase: phase, Step: step, Message: sentence}))
 }
 
 // electing notes that etcd is about to choose another leader, before it does: the proof expects no more elections than were noted.
@@ -859,7 +894,7 @@ func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
 		}
 		return nil
 	})
-	if err = failure.Join(err, e.unnoted); err != nil {
+	if err = failure.Join(err, e.unnoted.Err()); err != nil {
 		return err
 	}
 	e.Journal.end(s, migrationv1alpha1.StepUndone, "")

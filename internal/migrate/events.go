@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,8 @@ const (
 	maxEvents = 768 << 10
 )
 
-// Log is the event log of a migration. Every event goes to the file at once, and to the cluster with the next write of the journal.
+// Log is the event log of a migration. Every event goes to the file at once, and to the cluster with the next write of the journal. Events may come from several
+// steps at the same time.
 type Log struct {
 	Clock clock.PassiveClock
 	// File gets every line as it happens; nil for none.
@@ -36,6 +38,7 @@ type Log struct {
 	// Run, Cluster, By and Tool are in the events.
 	Run, Cluster, By, Tool string
 
+	mu   sync.Mutex
 	kept *corev1.ConfigMap
 	seq  int
 	// notes are those of every step, of earlier runs as well.
@@ -118,6 +121,8 @@ func (l *Log) remember(e *history.Event) {
 
 // add logs an event, and what has come of earlier ones meanwhile.
 func (l *Log) add(e history.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err := l.drain(); err != nil {
 		return err
 	}
@@ -136,6 +141,8 @@ func (l *Log) settle(ctx context.Context) error {
 		return nil
 	}
 	l.Listener.Settle(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.drain()
 }
 
@@ -178,6 +185,8 @@ func (l *Log) write(e *history.Event) error {
 // save brings the log in the cluster up to date. Only the holder of the lock writes it, but somebody may have put a label on it, or the answer to the last write was lost:
 // then what is there counts.
 func (l *Log) save(ctx context.Context, c client.Client) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	err := l.put(ctx, c)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		if err = l.reread(ctx, c); err == nil {

@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/clock"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 // Foresight is what a migration is foreseen by.
@@ -73,19 +72,31 @@ func Foresee(ctx context.Context, f Foresight) ([]Foreseen, error) {
 					return out, err
 				}
 			}
-			seen := Foreseen{Phase: phase.Name, Step: step.ID, Node: phase.Name == plan.PhaseWorkers && step.Disruptive, From: clk.now}
-			clk.now = clk.now.Add(f.Took(step.ID))
-			seen.To = clk.now
-			e.stepped = true
-			record := e.Journal.step(step.ID)
-			record.State, record.StartedAt, record.FinishedAt = migrationv1alpha1.StepDone, new(metav1.NewTime(seen.From)), new(metav1.NewTime(clk.now))
-			if seen.Node {
-				e.replaced++
-			}
-			out = append(out, seen)
+			together := e.together(phase, step, func(s Step) bool { return e.closed(ctx, phase, s) == nil })
+			out = append(out, f.perform(e, clk, phase, together)...)
 		}
 	}
 	return out, nil
+}
+
+// perform takes steps that begin together for done, and moves the time to when the last of them is.
+func (f Foresight) perform(e *Engine, clk *imagined, phase Phase, steps []Step) []Foreseen {
+	out := make([]Foreseen, 0, len(steps))
+	from := clk.now
+	for _, step := range steps {
+		seen := Foreseen{Phase: phase.Name, Step: step.ID, Node: replaces(phase, step), From: from, To: from.Add(f.Took(step.ID))}
+		if seen.To.After(clk.now) {
+			clk.now = seen.To
+		}
+		record := e.Journal.step(step.ID)
+		record.State, record.StartedAt, record.FinishedAt = migrationv1alpha1.StepDone, new(metav1.NewTime(seen.From)), new(metav1.NewTime(seen.To))
+		if seen.Node {
+			e.replaced++
+		}
+		out = append(out, seen)
+	}
+	e.stepped = true
+	return out
 }
 
 // wait moves the time to when it can go on.

@@ -273,7 +273,7 @@ func Graph(workers ...string) []Phase {
 				Act:          rolling((*roll.Roller).Refer), Verify: rolling((*roll.Roller).VerifyReferred),
 			},
 		}},
-		{Name: plan.PhaseWorkers, Title: "Replace the workers, one after the other", Steps: append(replacements(workers), Step{
+		{Name: plan.PhaseWorkers, Title: "Replace the workers", Steps: append(replacements(workers), Step{
 			ID: stepSettled, Title: "ask once more what Cluster API would do",
 			Why:          "what is left to Cluster API has to be as it wants it",
 			Irreversible: true,
@@ -365,8 +365,8 @@ func replacements(workers []string) []Step {
 	steps := make([]Step, 0, len(workers)+1)
 	for _, id := range workers {
 		steps = append(steps, Step{
-			ID: plan.PhaseWorkers + "/" + id, Title: "replace worker " + id,
-			Why:        "one node at a time: the next one begins when this one is done",
+			ID: replacement(id), Title: "replace worker " + id,
+			Why:        "one node at a time, or as many as people let go together: the next ones begin when these are done",
 			Disruptive: true, Irreversible: true,
 			Before: adopting((*adopt.Adopter).VerifyFence),
 			Act:    rolling(func(c *roll.Roller, ctx context.Context) error { return c.ReplaceWorker(ctx, id) }),

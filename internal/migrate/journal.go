@@ -155,7 +155,7 @@ func podsFrom(object *migrationv1alpha1.ClusterMigration, record *adopt.Record, 
 	for _, pod := range record.Originals("Pod") {
 		step := master
 		if role, id := legacy.PartOf(pod); role == legacy.Worker {
-			step = plan.PhaseWorkers + "/" + id
+			step = replacement(id)
 		}
 		if anyStep(object, func(id string) bool { return id == step }) {
 			names = append(names, pod.GetName())
@@ -218,10 +218,10 @@ func anyStep(object *migrationv1alpha1.ClusterMigration, counts func(id string) 
 	})
 }
 
-func (j *Journal) now() *metav1.Time {
-	now := metav1.NewTime(j.Clock.Now().UTC().Truncate(time.Second))
-	return &now
-}
+func (j *Journal) now() *metav1.Time { return secondOf(j.Clock.Now()) }
+
+// secondOf is the beginning of the second of an instant: the API keeps no more.
+func secondOf(at time.Time) *metav1.Time { return new(metav1.NewTime(at.UTC().Truncate(time.Second))) }
 
 // soon is the end of this second, as now is its beginning: what is between the two lasted that long at most.
 func (j *Journal) soon() *metav1.Time {

@@ -23,13 +23,14 @@ import (
 
 // persist does a step, and when it fails does it again as often as the run is told to.
 func (e *Engine) persist(ctx context.Context, phase Phase, s Step) error {
-	for try := 0; ; try++ {
-		err := e.do(ctx, phase.Name, s)
-		if err == nil || try >= e.opts.Retries || !mayPass(err) {
-			return err
-		}
+	return e.again(ctx, phase, s, e.do(ctx, phase.Name, s))
+}
+
+// again does a step again that failed, as often as the run is told to.
+func (e *Engine) again(ctx context.Context, phase Phase, s Step, err error) error {
+	for try := 1; err != nil && try <= e.opts.Retries && mayPass(err); try++ {
 		pause := e.pause(s)
-		message := fmt.Sprintf("try %d of %d failed, and the next one is in %s: %s", try+1, e.opts.Retries+1, pause, err)
+		message := fmt.Sprintf("try %d of %d failed, and the next one is in %s: %s", try, e.opts.Retries+1, pause, err)
 		if logged := e.Log.add(history.Event{Type: history.StepRetry, Phase: phase.Name, Step: s.ID, Message: message}); logged != nil {
 			return failure.Join(err, logged)
 		}
@@ -44,7 +45,9 @@ func (e *Engine) persist(ctx context.Context, phase Phase, s Step) error {
 		if closed := e.closed(ctx, phase, s); closed != nil {
 			return fmt.Errorf("%w; it is not tried again now: %s", err, closed.Message)
 		}
+		err = e.do(ctx, phase.Name, s)
 	}
+	return err
 }
 
 // shortPause is the longest rest where a cluster cannot rest: without its etcd the legacy API server fails, and 140 s later the liveness probe makes its VM again, with empty

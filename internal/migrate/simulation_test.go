@@ -256,7 +256,9 @@ func (w *world) open(reserve time.Duration) bool {
 }
 
 // run is one process: it ends by itself, or it is killed.
-func (w *world) run() (result Result, alive bool) {
+func (w *world) run() (result Result, alive bool) { return w.runIn(context.Background()) }
+
+func (w *world) runIn(ctx context.Context) (result Result, alive bool) {
 	w.stop = make(chan struct{})
 	w.dead.Store(false)
 	w.runs++
@@ -265,8 +267,8 @@ func (w *world) run() (result Result, alive bool) {
 	work := &Work{
 		Adopter: &adopt.Adopter{Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"}, Record: w.record()}, Clock: w.clk,
 		PutOff: func(_ context.Context, id string) error {
-			if w.half == plan.PhaseWorkers+"/"+id {
-				w.half, w.begun[plan.PhaseWorkers+"/"+id] = "", false
+			if w.half == replacement(id) {
+				w.half, w.begun[replacement(id)] = "", false
 			}
 			return nil
 		},
@@ -283,7 +285,7 @@ func (w *world) run() (result Result, alive bool) {
 			alive = false
 		}
 	}()
-	result, err := e.Forward(context.Background(), w.options())
+	result, err := e.Forward(ctx, w.options())
 	assert.NoError(w.t, err)
 	if result.Outcome == Paused || result.Outcome == Stopped {
 		assert.Equal(w.t, w.done[stepLeave], w.done[stepRetire], "a run rests where the legacy API server has no etcd: %s", result.Message)
@@ -298,7 +300,7 @@ func (w *world) options() Options {
 		panic(err)
 	}
 	opts := Options{
-		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true,
+		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true, Abreast: w.book.Spec.Workers.Concurrency,
 		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
 		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
 		Retries: w.book.Spec.Failure.Retries, Hold: w.book.Spec.Failure.Then == playbook.ThenHold,

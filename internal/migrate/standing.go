@@ -35,7 +35,7 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms T
 	p.Exposed, p.Namespace = Exposed(object), object.Namespace
 	p.Half = next == plan.PhaseControlPlane && p.Begun || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
 	for _, id := range RecordedWorkers(object) {
-		if !j.doneAt(plan.PhaseWorkers + "/" + id).IsZero() {
+		if !j.doneAt(replacement(id)).IsZero() {
 			p.Workers++
 		}
 	}

@@ -155,7 +155,7 @@ func (in Input) foresee(ctx context.Context, door *playbook.Door, schedule *wind
 		Graph: migrate.Graph(in.Workers...), Object: in.Object, Now: in.Now, Took: took,
 		Again: func(after time.Time) time.Time { return nextRun(schedule, after) },
 		Options: migrate.Options{
-			Door: Ask(door), Opening: Opening(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun, PerWindow: true,
+			Door: Ask(door), Opening: Opening(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun, PerWindow: true, Abreast: spec.Workers.Concurrency,
 			SoakFirst: time.Duration(spec.Soak.AfterFirstWorker), SoakWorkers: time.Duration(spec.Soak.PerWorker), Soak: time.Duration(spec.Soak.BeforeFinalize),
 		},
 	})

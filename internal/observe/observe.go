@@ -70,6 +70,8 @@ type Metrics struct {
 	// replaced are the workers that are replaced, of all.
 	replaced map[string]bool
 	all      int
+	// ended tells that a step has ended since the last one began.
+	ended bool
 }
 
 // buckets reach from steps that only look to nodes that drain for hours.
@@ -127,14 +129,21 @@ func (m *Metrics) Event(e history.Event) {
 	case history.RunStarted, history.RunResumed:
 		m.failed.Reset()
 	case history.StepStarted:
-		m.step.Reset()
+		// Workers that are replaced at the same time begin one right after the other.
+		if m.ended {
+			m.step.Reset()
+		}
+		m.ended = false
 		m.step.WithLabelValues(e.Step).Set(1)
 	case history.RunFailed, history.RunPaused:
 		// A step that failed may be tried again, and a worker that is blocked be put off: only how the run ends counts.
 		if e.Class != "" {
 			m.failed.WithLabelValues(e.Class).Set(1)
 		}
+	case history.StepUndone, history.StepFailed, history.StepBlocked, history.StepSkipped:
+		m.ended = true
 	case history.StepDone:
+		m.ended = true
 		if took, err := time.ParseDuration(e.Took); err == nil {
 			m.seconds.WithLabelValues(e.Phase).Observe(took.Seconds())
 		}

@@ -63,14 +63,22 @@ func (e *Effective) problems() []problem {
 	if e.Spec.Failure.Retries > mostRetries {
 		add("spec.failure.retries", "it is %d; it can be at most %d", e.Spec.Failure.Retries, mostRetries)
 	}
-	if e.Spec.Workers.Surge < 1 {
-		add("spec.workers.surge", "at least one new worker has to come at once")
-	}
+	out = append(out, e.workerProblems()...)
 	out = append(out, e.reactionProblems()...)
 	if e.Spec.Windows != nil {
 		out = append(out, e.windowProblems()...)
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.path, b.path) })
+	return out
+}
+
+func (e *Effective) workerProblems() []problem {
+	var out []problem
+	for path, number := range map[string]int{"spec.workers.concurrency": e.Spec.Workers.Concurrency, "spec.workers.surge": e.Spec.Workers.Surge} {
+		if number < 1 {
+			out = append(out, problem{path, fmt.Sprintf("it is %d; it can be 1 or more", number)})
+		}
+	}
 	return out
 }
 

@@ -106,9 +106,11 @@ type Period struct {
 
 // Workers say how workers are replaced.
 type Workers struct {
-	First  []string `yaml:"first,omitempty" json:"first,omitempty" jsonschema_description:"Ids of workers that go first, in this order."`
-	Surge  int      `yaml:"surge,omitempty" json:"surge,omitempty" jsonschema:"minimum=1,maximum=100" jsonschema_description:"How many new workers may come at once."`
-	PerRun int      `yaml:"perRun,omitempty" json:"perRun,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"How many workers a run replaces, and where there are windows all runs of one window together; 0 for all."`
+	First []string `yaml:"first,omitempty" json:"first,omitempty" jsonschema_description:"Ids of workers that go first, in this order."`
+	Surge int      `yaml:"surge,omitempty" json:"surge,omitempty" jsonschema:"minimum=1,maximum=100" jsonschema_description:"How many new workers may come at once."`
+	// Concurrency leaves the first worker of a migration alone.
+	Concurrency int `yaml:"concurrency,omitempty" json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=100" jsonschema_description:"How many workers are replaced at the same time, after the first one, which goes alone."`
+	PerRun      int `yaml:"perRun,omitempty" json:"perRun,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"How many workers a run replaces, and where there are windows all runs of one window together; 0 for all."`
 }
 
 // Soak times.

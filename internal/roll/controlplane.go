@@ -62,13 +62,15 @@ type Roller struct {
 	savedLast bool
 	// Begun are the ids of the workers whose replacement has begun, in their order.
 	Begun func() []string
-	// Surge is how many new workers may come at once; less than one is one.
+	// Surge is how many new workers one that is replaced may ask for, itself counted; less than one is one.
 	Surge int64
 	// DrainFor is how long a node may take to drain; zero is the patience of every step. Force deletes what has not left by then.
 	DrainFor time.Duration
 	Force    bool
 	// Note hears what belongs into the log of the migration: the members of etcd before and after every change, and what was compared.
 	Note func(sentence string)
+	// NoteWorker hears what belongs into the log about one worker, of which several may be replaced at the same time; nil leaves it to Note.
+	NoteWorker func(id, sentence string)
 	// Electing is asked before etcd is made to choose another leader.
 	Electing func(ctx context.Context) error
 	// Doubling is asked before the new member gets its vote, which makes etcd need both. Single hears that it is seen to need one member alone, as often as that is seen;

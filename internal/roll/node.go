@@ -55,8 +55,16 @@ func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config)
 			return fmt.Errorf("reading %T %s/%s: %w", object, c.Result.Namespace, key, err)
 		}
 	}
-	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: cmp.Or(c.DrainFor, c.Patience), Force: c.Force, Note: c.Note, Tell: c.Tell}
+	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: cmp.Or(c.DrainFor, c.Patience), Force: c.Force, Note: c.noteOn(node), Tell: c.Tell}
 	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: node.Pod.Object.Name})
+}
+
+// noteOn is how something about a legacy node is noted.
+func (c *Roller) noteOn(node *legacy.Node) func(sentence string) {
+	if node.Role != legacy.Worker || c.NoteWorker == nil {
+		return c.Note
+	}
+	return func(sentence string) { c.NoteWorker(node.ID, sentence) }
 }
 
 // uncordon lets pods come to a legacy node again, unless it was cordoned before the migration.

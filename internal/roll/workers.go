@@ -152,6 +152,7 @@ func (c *Roller) VerifyWorkerReplaced(ctx context.Context, id string) error {
 }
 
 // grow asks for one more machine, or for as many more as may come at once. Where the old VM goes first there is no room for another one.
+// Of two workers that ask at the same time the second one finds a conflict, and asks again: it must not take back what the first has asked for.
 func (c *Roller) grow(ctx context.Context, w worker) error {
 	live, err := c.must(ctx, deploymentKind(), w.deployment)
 	if err != nil {

@@ -159,7 +159,7 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 		},
 		map[string]any{ // Memory is there, processors are not.
 			"path": "/etc/systemd/system/kubelet.service.d/20-patience.conf", "permissions": "0644",
-			"content": "[Service]\nEnvironment=GOGC=400\nEnvironment=GOMAXPROCS=1\n",
+			"content": "[Service]\nEnvironment=GOGC=400\n",
 		})
 	if err != nil {
 		return err
@@ -214,10 +214,6 @@ func patientKubelet(u *unstructured.Unstructured, base string) error {
 	})
 }
 
-// oneProcessor keeps a program that does little from waking a second processor for it. A guest at rest spends most of its time on switching between programs, 3,000 times a second, each of which
-// throws away what QEMU knows of translated code; the controller manager switched a third less with it, the kubelet a fifth.
-const oneProcessor = `{"name":"GOMAXPROCS","value":"1"}`
-
 // patientProbes keeps the kubelet from restarting a control plane that is only slow: every restart makes it slower. kubeadm's readiness
 // probes ask every second, each time with a new TLS connection, and the API server's answer reads etcd. The controller manager has none: a
 // patch to one would make its manifest invalid, and the kubelet says so only in its log.
@@ -233,13 +229,9 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 			// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it.
 			probes += `,"resources":{"requests":{"cpu":"800m"}}`
 		}
-		env := `{"name":"GOGC","value":"200"}`
-		if component != "kube-apiserver" {
-			env += `,` + oneProcessor
-		}
 		files = append(files, map[string]any{
 			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
-			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[` + env + `]}]}}`,
+			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
 		})
 	}
 	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
@@ -251,9 +243,7 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	if err := add(kcp, base+".clusterConfiguration.apiServer.extraArgs", arg("service-account-issuer", "https://issuer.example"), arg("api-audiences", "https://issuer.example,customer")); err != nil {
 		return err
 	}
-	if err := add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("heartbeat-interval", "1000"), arg("election-timeout", "10000"),
-		// kubeadm has etcd tell each of the API server's 60 caches every 5 seconds that nothing has changed: a fifth of what the two do at rest.
-		arg("watch-progress-notify-interval", "60s")); err != nil {
+	if err := add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("heartbeat-interval", "1000"), arg("election-timeout", "10000")); err != nil {
 		return err
 	}
 	// A controller that loses its lease because the machine is slow starts anew, and everything it lists then makes the machine slower.
