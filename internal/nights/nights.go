@@ -211,7 +211,9 @@ func add(work []plan.Work, s migrate.Foreseen) []plan.Work {
 		work = append(work, plan.Work{Phase: s.Phase, From: s.From.UTC()})
 	}
 	last := &work[len(work)-1]
-	last.To = s.To.UTC()
+	if s.To.After(last.To) { // Of workers that go together the last one need not be done last.
+		last.To = s.To.UTC()
+	}
 	if s.Node {
 		last.Workers = append(last.Workers, strings.TrimPrefix(s.Step, plan.PhaseWorkers+"/"))
 	}

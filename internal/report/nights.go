@@ -202,11 +202,11 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 	if s.Runs > 0 {
 		v.Times = "The times are those of earlier migrations, and most take less."
 	}
-	forced := slices.ContainsFunc(s.Values, func(v plan.Value) bool { return v.Path == "spec.drain.onTimeout" && v.Value == "force" })
+	forced := said(s, "spec.drain.onTimeout") == "force"
 	for i, n := range s.Nights {
 		row := newNightRow(i, n, zone)
 		for _, w := range n.Work {
-			row.Work = append(row.Work, noticed(w, forced)+" Done by about "+clockTime(n, w.To, zone)+".")
+			row.Work = append(row.Work, noticed(w, forced, said(s, "spec.workers.concurrency"))+" Done by about "+clockTime(n, w.To, zone)+".")
 		}
 		v.Rows = append(v.Rows, row)
 	}
@@ -258,14 +258,26 @@ func spelled(n int) string {
 	return strconv.Itoa(n)
 }
 
-// noticed says what a customer notices of a stretch of work; forced drains do not wait for disruption budgets for ever.
-func noticed(w plan.Work, forced bool) string {
+// said is a value of the effective playbook; empty when nobody said it.
+func said(s *plan.Schedule, path string) string {
+	if i := slices.IndexFunc(s.Values, func(v plan.Value) bool { return v.Path == path }); i >= 0 {
+		return s.Values[i].Value
+	}
+	return ""
+}
+
+// noticed says what a customer notices of a stretch of work; forced drains do not wait for disruption budgets for ever, and abreast is how many workers go at the same time.
+func noticed(w plan.Work, forced bool, abreast string) string {
 	switch w.Phase {
 	case plan.PhaseControlPlane:
 		return "The control plane is replaced: the API keeps its name, and your pods go on running; a connection to the API may have to be made again."
 	case plan.PhaseWorkers:
 		if n := len(w.Workers); n > 0 {
-			return capital(plural(n, "worker node")) + are(n) + " replaced, one after the other: pods on them move, within your disruption budgets" +
+			order := "one after the other"
+			if abreast != "" && abreast != "1" {
+				order = "up to " + abreast + " at the same time"
+			}
+			return capital(plural(n, "worker node")) + are(n) + " replaced, " + order + ": pods on them move, within your disruption budgets" +
 				map[bool]string{true: "; those that have not moved in the agreed time are ended past the budgets"}[forced] + "."
 		}
 		return "What was done is looked at once more; you notice nothing."

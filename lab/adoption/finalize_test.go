@@ -2,6 +2,8 @@ package adoption
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
@@ -137,16 +140,25 @@ func (x *takeover) assertFinal(workers int) {
 	assert.Equal(x, migrationv1alpha1.StateReached, object.Status.State)
 }
 
-// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together.
+// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together, and old ones that go together once the first has gone.
 func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "lazarus", 2)
+	x := newTakeover(t, "lazarus", 3)
 	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
 	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-		return x.rollWorkers(ctx, append(more, "--surge", "2")...)
+		return x.rollWorkers(ctx, append(more, "--surge", "2", "--concurrency", "2")...)
 	}, cli.CodeOK)
-	x.assertRolled(2)
+	x.assertRolled(3)
+	events, err := migrate.LoadEvents(t.Context(), reader(t), x.o.c.Namespace, x.o.c.ID)
+	require.NoError(t, err)
+	at := func(kind history.EventType, worker int) int {
+		return slices.IndexFunc(events, func(e history.Event) bool {
+			return e.Type == kind && e.Step == plan.PhaseWorkers+"/"+strings.Split(x.o.c.Workers[worker], "-")[1]
+		})
+	}
+	assert.Less(t, at(history.StepDone, 0), at(history.StepStarted, 1), "the first one goes alone")
+	assert.Less(t, at(history.StepStarted, 2), at(history.StepDone, 1), "the others go together")
 }
 
 // TestKilledWhileFinalizing kills the program after every change of the last phase, with a network that its operator has to remove.
