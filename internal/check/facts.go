@@ -35,6 +35,9 @@ type Facts struct {
 	Etcd       *EtcdState
 	EtcdUnread string
 
+	// Together is how many workers are replaced at the same time, as far as somebody has said so; less than one is one.
+	Together int
+
 	// Workloads are the pods on the workload cluster's nodes; nil when nobody looked at them.
 	Workloads *Workloads
 	// Requests are what the workload cluster is asked for; nil when nobody looked.

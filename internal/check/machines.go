@@ -385,7 +385,12 @@ func surgeRoom(role legacy.Role) func(*view) verdict {
 		if v.Usage == nil {
 			basis = "by the hosts' size only, other pods are not known"
 		}
-		return held("%s for one more VM of %s, %s", plural(len(free), "host has room", "hosts have room"), size, basis)
+		room := fmt.Sprintf("%s for one more VM of %s", plural(len(free), "host has room", "hosts have room"), size)
+		if together := min(v.Together, len(nodes)); role == legacy.Worker && len(free) < together {
+			return warned(taken, "%s, and up to %d come at the same time: the others wait until an old one is gone", room, together).
+				with("let fewer come at the same time (--concurrency, --surge), or add hosts: waiting machines cost time of the window")
+		}
+		return held("%s, %s", room, basis)
 	}
 }
 

@@ -566,7 +566,7 @@ func Registry() []Check {
 		{
 			ID: "CHK-VM-011", Category: categoryMachines, Title: "a host has room for one more worker", Short: "no worker host", Severity: Decide, Needs: []Fact{VMs, Hosts},
 			Hint:  "add a host, or agree to run with one worker less while each is replaced: --accept CHK-VM-011=REASON",
-			Looks: "Hosts with role=worker, in the same way.",
+			Looks: "Hosts with role=worker, in the same way; one host for each worker that comes at the same time, where a playbook or a run says how many do.",
 			Why:   "Without room a worker has to be drained and stopped before its replacement starts, so the cluster runs with one worker less for a while.",
 			Fix:   "Add a host, or accept the loss of one worker at a time and make sure that the workloads fit.",
 			run:   surgeRoom(legacy.Worker),
@@ -667,6 +667,22 @@ func Registry() []Check {
 			Why:   "A drain waits for every pod that terminates, without limit unless the Machine has one.",
 			Fix:   "Find out who holds the finalizer, or why the kubelet cannot end the container. Deleting such a pod by force may leave its processes running.",
 			run:   endsInTime,
+		},
+		{
+			ID: "CHK-NODE-009", Category: categoryNodes, Title: "no pod leaves files behind", Short: "files on the node", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "ask the owners which of them are more than a cache, and have those saved before the night",
+			Looks: "Pods that a drain evicts and that write to an emptyDir on disk or to a path of their node. Memory, sockets, devices and mounts that are only read do not count.",
+			Why:   "A node is replaced with its disk. A pod that is made again elsewhere begins with an empty emptyDir, and finds nothing in its node's path.",
+			Fix:   "Nothing for caches and temporary files. For anything else: a volume that pods find again on every node, or a copy.",
+			run:   leavesNothingBehind,
+		},
+		{
+			ID: "CHK-NODE-010", Category: categoryNodes, Title: "no volume is on a node", Short: "volume on a node", Severity: Decide, Needs: []Fact{Running},
+			Hint:  "have the named volumes moved or copied before the first worker is replaced; if their files may go: --accept CHK-NODE-010=REASON",
+			Looks: "Claimed PersistentVolumes of type hostPath or local, and those whose node affinity names nodes.",
+			Why:   "Their files go with the node's disk. A pod that uses one bound to a node by name also never starts again: no other node has that name.",
+			Fix:   "Move the files to storage that is reached from every node, or let the application copy them to another replica, and delete the claim.",
+			run:   volumesCanMove,
 		},
 
 		{

@@ -528,7 +528,14 @@ func examples() map[string]example {
 		},
 		"CHK-VM-011": {
 			pass: func(f *Facts) { f.Cluster.Nodes = f.Cluster.Nodes[:1] },
-			fail: []broken{{"all taken", func(f *Facts) { f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1] }, Decide, "holds worker-n01xy"}},
+			fail: []broken{
+				{"all taken", func(f *Facts) { f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1] }, Decide, "holds worker-n01xy"},
+				{"two at the same time", func(f *Facts) {
+					second := f.Cluster.Nodes[1]
+					second.ID = "n02xy"
+					f.Cluster.Nodes, f.Together = append(f.Cluster.Nodes, second), 2
+				}, Warn, "holds worker-n01xy"},
+			},
 		},
 		"CHK-VM-012": {fail: []broken{
 			{"cordoned", func(f *Facts) { f.Fleet.Hosts[1].Schedulable = false }, Block, "cordoned"},
@@ -581,6 +588,17 @@ func examples() map[string]example {
 		"CHK-NODE-008": {
 			pass: func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Budgets: []string{"echo"}} },
 			fail: []broken{{"hangs", func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Message: "it waits for the finalizers x"} }, Warn, "it waits for the finalizers x"}},
+		},
+
+		"CHK-NODE-009": {
+			pass: func(f *Facts) { f.Workloads.Pods[0].Owner = "" },
+			fail: []broken{{"an emptyDir", func(f *Facts) { f.Workloads.Pods[0].Loses = []string{"emptyDir cache", "hostPath /srv"} }, Warn, "shop/echo-1 on worker (ReplicaSet/echo): emptyDir cache, hostPath /srv"}},
+		},
+		"CHK-NODE-010": {
+			pass: func(f *Facts) { f.Workloads.Volumes = 3 },
+			fail: []broken{{"a local volume", func(f *Facts) {
+				f.Workloads.OnNodes = []string{"PersistentVolume db (claim shop/data): local /mnt, on node worker"}
+			}, Decide, "PersistentVolume db (claim shop/data)"}},
 		},
 
 		"CHK-CAPI-001": {fail: []broken{

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,8 @@ type Workloads struct {
 	Pods []drain.Pod
 	// ISCSI are the volumes that nodes reach by their iSCSI initiator name, as a report names them, sorted.
 	ISCSI []string
+	// OnNodes are the claimed volumes whose files lie on a node, as a report names them, sorted.
+	OnNodes []string
 	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
 	Volumes int
 }
@@ -29,9 +32,16 @@ type Workloads struct {
 // makeWorkloads puts together what was read.
 func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, volumes []corev1.PersistentVolume, now time.Time) *Workloads {
 	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Volumes: len(volumes)}
+	nodes := map[string]bool{}
+	for i := range w.Pods {
+		nodes[w.Pods[i].Node] = true
+	}
 	for i := range volumes {
 		if source := volumes[i].Spec.ISCSI; source != nil {
 			w.ISCSI = append(w.ISCSI, fmt.Sprintf("PersistentVolume %s: %s at %s", volumes[i].Name, source.IQN, source.TargetPortal))
+		}
+		if place := onNode(&volumes[i], nodes); place != "" {
+			w.OnNodes = append(w.OnNodes, place)
 		}
 	}
 	for i := range pods {
@@ -42,7 +52,59 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 		}
 	}
 	slices.Sort(w.ISCSI)
+	slices.Sort(w.OnNodes)
 	return w
+}
+
+// onNode says where on a node the files of a claimed volume are; empty for one that a pod finds again on another node, and for one that nobody claims.
+func onNode(pv *corev1.PersistentVolume, nodes map[string]bool) string {
+	claim, tied, source := pv.Spec.ClaimRef, tiedTo(pv, nodes), pv.Spec.PersistentVolumeSource
+	if claim == nil {
+		return ""
+	}
+	where := "on the node where its pod runs"
+	if len(tied) > 0 {
+		where = "on node " + strings.Join(tied, " or ")
+	}
+	var kind string
+	switch {
+	case source.HostPath != nil:
+		kind = "hostPath " + source.HostPath.Path
+	case source.Local != nil:
+		kind = "local " + source.Local.Path
+	case len(tied) == 0:
+		return ""
+	case source.CSI != nil:
+		kind = "of driver " + source.CSI.Driver
+	default:
+		kind = "bound by its node affinity"
+	}
+	return fmt.Sprintf("PersistentVolume %s (claim %s/%s): %s, %s", pv.Name, claim.Namespace, claim.Name, kind, where)
+}
+
+// tiedTo are the nodes outside of which a volume's affinity lets no pod use it, sorted: by the labels every node has of its own, and, for drivers with keys of their own, by values that are
+// the name of a node. Terms are alternatives, so one that names no node leaves the volume free.
+func tiedTo(pv *corev1.PersistentVolume, nodes map[string]bool) []string {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	var all []string
+	for _, term := range pv.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		var tied []string
+		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+			own := r.Key == corev1.LabelHostname || r.Key == metav1.ObjectNameField ||
+				len(r.Values) > 0 && !slices.ContainsFunc(r.Values, func(value string) bool { return !nodes[value] })
+			if own && r.Operator == corev1.NodeSelectorOpIn {
+				tied = append(tied, r.Values...)
+			}
+		}
+		if len(tied) == 0 {
+			return nil
+		}
+		all = append(all, tied...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // AskWorkloads lists a workload cluster's pods, disruption budgets and volumes, each kind once.
@@ -159,6 +221,28 @@ func endsInTime(v *view) verdict {
 		return failed(items, "%s while terminating", plural(len(items), "pod hangs", "pods hang"))
 	}
 	return held("no pod terminates for longer than its grace period")
+}
+
+// leavesNothingBehind looks for pods with files that only their node has.
+func leavesNothingBehind(v *view) verdict {
+	var items []string
+	for i := range v.Workloads.Pods {
+		if p := &v.Workloads.Pods[i]; len(p.Loses) > 0 {
+			items = append(items, named(p)+": "+strings.Join(p.Loses, ", "))
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "%s files on the node that go with it", plural(len(items), "pod has", "pods have"))
+	}
+	return held("no pod that leaves has files on its node")
+}
+
+// volumesCanMove looks for volumes whose files are on a node.
+func volumesCanMove(v *view) verdict {
+	if items := v.Workloads.OnNodes; len(items) > 0 {
+		return failed(items, "%s on a node, which takes the files along", plural(len(items), "volume is", "volumes are"))
+	}
+	return held("none of %s is on a node", plural(v.Workloads.Volumes, "volume", "volumes"))
 }
 
 // storageKnowsReplacements looks for volumes whose array may let nodes in by name.

@@ -42,7 +42,7 @@ const recordedShop = `
 - apiVersion: v1
   kind: PersistentVolume
   metadata: {name: local}
-  spec: {hostPath: {path: /srv}}
+  spec: {hostPath: {path: /srv}, claimRef: {namespace: shop, name: data}}
 - apiVersion: v1
   kind: ConfigMap
   metadata: {name: other, namespace: shop}
@@ -70,6 +70,7 @@ func TestWorkloadsOfASnapshotAndOfAServerAreTheSame(t *testing.T) {
 	require.Len(t, fromSnapshot.Pods, 1)
 	assert.Equal(t, []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260", "Pod shop/echo-1: iqn.array at 10.0.0.9:3260"}, fromSnapshot.ISCSI)
 	assert.Equal(t, 2, fromSnapshot.Volumes)
+	assert.Equal(t, []string{"PersistentVolume local (claim shop/data): hostPath /srv, on the node where its pod runs"}, fromSnapshot.OnNodes)
 	assert.Equal(t, drain.Evict, fromSnapshot.Pods[0].Action)
 	assert.Equal(t, []string{"echo"}, fromSnapshot.Pods[0].Held.Budgets)
 
@@ -108,4 +109,46 @@ func TestWorkloadsThatAreNotRecorded(t *testing.T) {
 	}
 	_, err := RecordedWorkloads(recorded(t, "[{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}, spec: {containers: none}}]"), testNow)
 	require.ErrorContains(t, err, "reading Pod")
+}
+
+func TestVolumesOnANode(t *testing.T) {
+	t.Parallel()
+	tied := func(terms ...[]corev1.NodeSelectorRequirement) *corev1.VolumeNodeAffinity {
+		a := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{}}
+		for _, term := range terms {
+			a.Required.NodeSelectorTerms = append(a.Required.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: term})
+		}
+		return a
+	}
+	in := func(key string, values ...string) []corev1.NodeSelectorRequirement {
+		return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
+	}
+	local := corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/mnt/ssd"}}
+	driver := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "disks.example"}}
+	for name, c := range map[string]struct {
+		source   corev1.PersistentVolumeSource
+		affinity *corev1.VolumeNodeAffinity
+		want     string
+	}{
+		"local":                   {local, tied(in(corev1.LabelHostname, "worker-2")), "local /mnt/ssd, on node worker-2"},
+		"local without affinity":  {local, nil, "local /mnt/ssd, on the node where its pod runs"},
+		"a driver's own key":      {driver, tied(in("topology.disks.example/node", "worker-1")), "of driver disks.example, on node worker-1"},
+		"two nodes":               {driver, tied(in(corev1.LabelHostname, "worker-2"), in(corev1.LabelHostname, "worker-1")), "of driver disks.example, on node worker-1 or worker-2"},
+		"another kind of storage": {corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, tied(in(corev1.LabelHostname, "worker-1")), "bound by its node affinity, on node worker-1"},
+		"a zone":                  {driver, tied(in(corev1.LabelTopologyZone, "a")), ""},
+		"a node or a zone":        {driver, tied(in(corev1.LabelHostname, "worker-1"), in(corev1.LabelTopologyZone, "a")), ""},
+		"every node but one":      {driver, tied([]corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"worker-1"}}}), ""},
+		"everywhere":              {driver, nil, ""},
+	} {
+		pv := &corev1.PersistentVolume{}
+		pv.Name, pv.Spec.PersistentVolumeSource, pv.Spec.NodeAffinity = "db", c.source, c.affinity
+		nodes := map[string]bool{"worker-1": true}
+		assert.Empty(t, onNode(pv, nodes), "%s, which nobody claims", name)
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "data"}
+		want := c.want
+		if want != "" {
+			want = "PersistentVolume db (claim shop/data): " + want
+		}
+		assert.Equal(t, want, onNode(pv, nodes), name)
+	}
 }

@@ -68,7 +68,9 @@ type examiner struct {
 	opts       translate.Options
 	accept     []check.Accepted
 	only       []string
-	authority  func(id string) pki.Source
+	// together is how many workers are replaced at the same time, as far as it was said.
+	together  int
+	authority func(id string) pki.Source
 	// etcd makes a client of a cluster's etcd; nil offline.
 	etcd func(*legacy.Cluster) (*etcd.Client, error)
 	// inside connects to the workload cluster; nil offline.
@@ -139,6 +141,7 @@ func (e *examiner) decide(f examineFlags) error {
 		return err
 	}
 	e.addBook(book)
+	e.together = max(effective.Spec.Workers.Surge, effective.Spec.Workers.Concurrency)
 	return nil
 }
 
@@ -310,7 +313,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	}
 	log.WithField("took", time.Since(started)).WithField("problems", len(cluster.Problems)).Debug("cluster read")
 
-	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool}
+	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool, Together: e.together}
 	for _, neighbour := range e.neighbours {
 		if neighbour.ID != id {
 			facts.Neighbours = append(facts.Neighbours, neighbour)

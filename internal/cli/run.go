@@ -524,7 +524,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 			return pki.Secret{Reader: p.live.Reader, Namespace: u.namespace, Name: id + "-ca"}
 		}
 	}
-	u.accepted, e.recorded = e.accept, true
+	u.accepted, e.recorded, e.together = e.accept, true, max(int(o.surge), o.abreast)
 	e.opts.Namespace = u.namespace // Also where nobody says it again.
 	if u.record != nil && migrate.Started(u.object) {
 		if e.opts, err = u.record.Told.Complete(e.opts); err != nil {

@@ -23,6 +23,9 @@ import (
 // pause lies between two looks at a node whose pods are leaving.
 const pause = 2 * time.Second
 
+// mostNamed is how many pods a note names: a customer reads it.
+const mostNamed = 10
+
 // ErrBlocked means that pods are still on the node although they had time to leave.
 var ErrBlocked = errors.New("the node is not drained")
 
@@ -63,7 +66,7 @@ type Drainer struct {
 	Patience time.Duration
 	// Force deletes what has not left by then, and waits as long again.
 	Force bool
-	// Note hears what belongs into the log of the migration; nil tells nobody.
+	// Note hears what belongs into the log of the migration, such as which pods lose files; nil tells nobody.
 	Note func(sentence string)
 	// Tell hears what a person who watches should know; nil tells nobody.
 	Tell func(format string, args ...any)
@@ -96,11 +99,15 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine) error {
 	deadline := d.Clock.NewTimer(d.Patience)
 	defer deadline.Stop()
-	told, forced := "", false
+	told, began, forced := "", false, false
 	for {
 		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
 		if err != nil {
 			return fmt.Errorf("looking for pods on node %s: %w", m.Node, err)
+		}
+		if !began {
+			began = true
+			d.noteLosses(m.Node, pods.Pods())
 		}
 		result := helper.EvictPods(ctx, pods)
 		if ctx.Err() != nil {
@@ -173,6 +180,25 @@ func (d *Drainer) force(ctx context.Context, node string, r capidrain.EvictionRe
 		}
 	}
 	return nil
+}
+
+// noteLosses notes which pods are about to lose files that only their node has, before the first of them is asked to go. The log of a migration is the only place that knows it afterwards.
+func (d *Drainer) noteLosses(node string, pods []*corev1.Pod) {
+	var losing []string
+	for _, p := range pods {
+		if files := Local(p); len(files) > 0 && p.DeletionTimestamp.IsZero() {
+			losing = append(losing, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, strings.Join(files, ", ")))
+		}
+	}
+	if len(losing) == 0 || d.Note == nil {
+		return
+	}
+	slices.Sort(losing)
+	more := ""
+	if len(losing) > mostNamed {
+		losing, more = losing[:mostNamed], fmt.Sprintf(" and %d more", len(losing)-mostNamed)
+	}
+	d.Note(fmt.Sprintf("with node %s go files that only it has, of %s%s", node, strings.Join(losing, ", "), more))
 }
 
 // unreachable tells of a node whose kubelet is silent.

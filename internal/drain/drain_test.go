@@ -131,6 +131,44 @@ func TestAForcedDrainDeletesWhatIsHeldBack(t *testing.T) {
 	require.ErrorIs(t, d.Drain(t.Context(), theNode()), ErrBlocked)
 }
 
+// TestWhatIsLostWithANodeIsNoted once, before the first pod goes.
+func TestWhatIsLostWithANodeIsNoted(t *testing.T) {
+	t.Parallel()
+	cached := pod("cached", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		p.Spec.Containers = []corev1.Container{{Name: "echo", VolumeMounts: []corev1.VolumeMount{{Name: "cache", MountPath: "/cache"}}}}
+	})
+	var notes []string
+	refusals := 1
+	d, _ := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(c client.Client, o client.Object) error {
+		assert.Len(t, notes, 1, "noted before anybody is asked to go")
+		if refusals--; refusals >= 0 {
+			return apierrors.NewTooManyRequests("not now", 10)
+		}
+		return c.Delete(t.Context(), o)
+	}, cached)
+	d.Note = func(sentence string) { notes = append(notes, sentence) }
+	require.NoError(t, d.Drain(t.Context(), theNode()))
+	assert.Equal(t, []string{"with node worker-k3m9a go files that only it has, of shop/cached (emptyDir cache)"}, notes)
+}
+
+func TestANoteNamesTenPodsAtMost(t *testing.T) {
+	t.Parallel()
+	var pods []*corev1.Pod
+	for i := range mostNamed + 2 {
+		pods = append(pods, pod(fmt.Sprintf("p%02d", i), func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv"}}}}
+			p.Spec.Containers = []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "v"}}}}
+		}))
+	}
+	var note string
+	d := &Drainer{Note: func(sentence string) { note = sentence }}
+	d.noteLosses("n", pods)
+	assert.Contains(t, note, "shop/p00 (hostPath /srv), ")
+	assert.Contains(t, note, "shop/p09 (hostPath /srv) and 2 more")
+	assert.NotContains(t, note, "p10")
+}
+
 func TestAnInterruptedDrainEnds(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())

@@ -40,6 +40,8 @@ type Pod struct {
 	Reason string
 	// Held says what would keep the pod now; nil when it would leave.
 	Held *Hold
+	// Loses is what only the node has of the pod's files, as [Local] names it; nothing for a pod that is not evicted.
+	Loses []string
 }
 
 // Hold is what keeps a pod on its node.
@@ -95,6 +97,9 @@ func explain(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 		p.Held = stuck(pod, now)
 	default:
 		p.Held = refused(pod, matching(pod, budgets))
+	}
+	if p.Action == Evict {
+		p.Loses = Local(pod)
 	}
 	return p
 }

@@ -278,7 +278,8 @@ func noticed(w plan.Work, forced bool, abreast string) string {
 				order = "up to " + abreast + " at the same time"
 			}
 			return capital(plural(n, "worker node")) + are(n) + " replaced, " + order + ": pods on them move, within your disruption budgets" +
-				map[bool]string{true: "; those that have not moved in the agreed time are ended past the budgets"}[forced] + "."
+				map[bool]string{true: "; those that have not moved in the agreed time are ended past the budgets"}[forced] +
+				". Files that a pod keeps only on its node (emptyDir, hostPath) go with the node."
 		}
 		return "What was done is looked at once more; you notice nothing."
 	case plan.PhaseFinalize:

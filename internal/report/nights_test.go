@@ -13,9 +13,9 @@ func TestCustomersReadHowManyNodesGoAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	work := plan.Work{Phase: plan.PhaseWorkers, Workers: []string{"a1", "b2", "c3"}}
 	for value, want := range map[string]string{
-		"":  "3 worker nodes are replaced, one after the other: pods on them move, within your disruption budgets.",
-		"1": "3 worker nodes are replaced, one after the other: pods on them move, within your disruption budgets.",
-		"2": "3 worker nodes are replaced, up to 2 at the same time: pods on them move, within your disruption budgets.",
+		"":  "3 worker nodes are replaced, one after the other: pods on them move, within your disruption budgets. Files that a pod keeps only on its node (emptyDir, hostPath) go with the node.",
+		"1": "3 worker nodes are replaced, one after the other: pods on them move, within your disruption budgets. Files that a pod keeps only on its node (emptyDir, hostPath) go with the node.",
+		"2": "3 worker nodes are replaced, up to 2 at the same time: pods on them move, within your disruption budgets. Files that a pod keeps only on its node (emptyDir, hostPath) go with the node.",
 	} {
 		s := &plan.Schedule{Values: []plan.Value{{Path: "spec.workers.surge", Value: "9"}, {Path: "spec.workers.concurrency", Value: value}}}
 		assert.Equal(t, want, noticed(work, false, said(s, "spec.workers.concurrency")), value)
