@@ -115,7 +115,7 @@ func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) 
 		if door != nil {
 			r.Groups[i].Door = door
 		}
-		r.Groups[i].PerRun = f.books[i].Spec.Workers.PerRun
+		r.Groups[i].PerRun, r.Groups[i].Abreast = f.books[i].Spec.Workers.PerRun, f.books[i].Spec.Workers.Concurrency
 	}
 	if len(problems) == 0 {
 		return r, nil

@@ -39,6 +39,8 @@ type Group struct {
 	Door Door
 	// PerRun is how many workers of a cluster are replaced in one window, or by one run where there are no windows; zero for all.
 	PerRun int
+	// Abreast is how many workers of a cluster are replaced at the same time, after the first one, which goes alone; less than one is one.
+	Abreast int
 	// Goal is how many phases are done when the wave is.
 	Goal int
 }

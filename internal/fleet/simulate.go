@@ -24,9 +24,9 @@ type Rests struct{ AfterFirstWorker, PerWorker, BeforeFinalize time.Duration }
 // Stretch is a time in which a cluster is worked on.
 type Stretch struct {
 	Phase string
-	// Worker counts the workers from one; 0 for other phases.
-	Worker   int
-	From, To time.Time
+	// Worker counts the workers from one, and Upto is the last of those that go at the same time; both are 0 for other phases.
+	Worker, Upto int
+	From, To     time.Time
 }
 
 // Simulation works a fleet through without clusters: every stretch takes as long as is said, and begins only when the engine would begin it. It is how a forecast is made, and
@@ -58,6 +58,8 @@ type world struct {
 	// last is when the last worker was replaced, started when the replacement of each began that this simulation has seen.
 	last    time.Time
 	started []time.Time
+	// upto is the last of the workers that have begun and are not replaced.
+	upto int
 }
 
 // runner is the run of one cluster.
@@ -193,16 +195,41 @@ func (s *Simulation) advance(id string) error {
 		s.end(id, *o)
 		return nil
 	}
+	if next.Worker > 0 {
+		if err := s.join(id, &next); err != nil {
+			return err
+		}
+	}
 	if s.Watch != nil {
 		s.Watch(id, r.start.Group, next, w.Half)
 	}
 	next.To = s.now.Add(s.takes(id, next))
-	if next.Worker > 0 && !w.Half {
-		w.started = append(w.started, s.now)
-	}
 	r.runs = next
 	w.Begun, w.Half = true, next.Phase == plan.PhaseControlPlane || next.Worker > 0
 	heap.Push(&s.events, event{at: next.To, cluster: id})
+	return nil
+}
+
+// join has those workers begin with one that may: as many as go at the same time, once the first one has shown that they can, and as a run may replace. A window lets
+// all of them begin that lets one.
+func (s *Simulation) join(id string, next *Stretch) error {
+	w := s.worlds[id]
+	if w.Half {
+		next.Upto = max(next.Worker, w.upto)
+		return nil
+	}
+	next.Upto, w.started = next.Worker, append(w.started, s.now)
+	most := next.Worker
+	if most > 1 {
+		most = min(next.Worker+max(1, s.Book.Roster.Groups[s.running[id].start.Group].Abreast)-1, s.Shapes[id].Workers)
+	}
+	for next.Upto < most {
+		if o, err := s.enough(id, *next); o != nil || err != nil {
+			return err
+		}
+		next.Upto, w.started = next.Upto+1, append(w.started, s.now)
+	}
+	w.upto = next.Upto
 	return nil
 }
 
@@ -318,7 +345,7 @@ func (s *Simulation) finish(id string) error {
 	}
 	w.Half = false
 	if r.runs.Worker > 0 {
-		w.Workers, w.last = r.runs.Worker, s.now
+		w.Workers, w.last, w.upto = r.runs.Upto, s.now, 0
 	}
 	if r.runs.Worker == 0 || w.Workers >= s.Shapes[id].Workers {
 		w.Done[r.runs.Phase], w.Begun = s.now, false

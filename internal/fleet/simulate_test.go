@@ -117,7 +117,7 @@ func newTrial(tb testing.TB, seed uint64) *trial {
 	require.Empty(tb, problems)
 	shapes, rests := map[string]Shape{}, make([]Rests, len(t.roster.Groups))
 	for i := range t.roster.Groups {
-		t.roster.Groups[i].Door = door
+		t.roster.Groups[i].Door, t.roster.Groups[i].Abreast = door, i
 		rests[i] = Rests{AfterFirstWorker: 10 * time.Minute, PerWorker: 3 * time.Minute}
 	}
 	for i, id := range t.roster.Clusters() {
@@ -140,6 +140,8 @@ func (t *trial) watch(id string, wave int, s Stretch, resumed bool) {
 		require.True(t.tb, working, "%s began at %s while the fleet was held", id, s.From)
 	}
 	t.working[id] = s
+	require.LessOrEqual(t.tb, s.Upto-s.Worker, max(0, group.Abreast-1), "%s: no more workers at the same time than may be", id)
+	require.False(t.tb, s.Worker == 1 && s.Upto > 1, "%s: the first worker goes alone", id)
 	require.LessOrEqual(t.tb, len(t.working), t.fleet.Spec.Limits.Clusters)
 	byOrganization := map[string]int{}
 	for worked := range t.working {

@@ -482,6 +482,9 @@ func TestAPlanCountsWorkersByWindow(t *testing.T) {
 		nightly + "  workers: {perRun: 2}\n":  {"22T21:00", "22T21:50", "23T21:00", "23T21:50", "24T21:00"},
 		bookHead + "  workers: {perRun: 2}\n": {"22T11:00", "22T11:50", "23T12:40", "23T13:30", "24T14:20"},
 		bookHead + "  workers: {surge: 1}\n":  {"22T11:00", "22T11:50", "22T12:40", "22T13:30", "22T14:20"},
+		// Several at the same time, as the engine has them: the first one goes alone, and what a window may replace is not exceeded by those that go along.
+		bookHead + "  workers: {concurrency: 3}\n":           {"22T11:00", "22T11:50 to 4", "22T12:40"},
+		nightly + "  workers: {perRun: 2, concurrency: 3}\n": {"22T21:00", "22T21:50", "23T21:00 to 4", "24T21:00"},
 	} {
 		book := effective(t, text)
 		f := readFleet(t, "  assume: {worker: 50m}\n  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n")
@@ -490,13 +493,17 @@ func TestAPlanCountsWorkersByWindow(t *testing.T) {
 		if book.Spec.Windows != nil {
 			r.Groups[0].Door, _ = windows(t, text)
 		}
-		r.Groups[0].PerRun = book.Spec.Workers.PerRun
+		r.Groups[0].PerRun, r.Groups[0].Abreast = book.Spec.Workers.PerRun, book.Spec.Workers.Concurrency
 		stretches, err := Forecast(r, map[string]Progress{"a": {Done: done(4, now)}}, map[string]Shape{"a": {Workers: 5}}, nil, now)
 		require.NoError(t, err)
 		var begin []string
 		for _, s := range stretches["a"] {
 			if s.Worker > 0 {
-				begin = append(begin, s.From.UTC().Format("02T15:04"))
+				text := s.From.UTC().Format("02T15:04")
+				if s.Upto > s.Worker {
+					text = fmt.Sprintf("%s to %d", text, s.Upto)
+				}
+				begin = append(begin, text)
 			}
 		}
 		assert.Equal(t, want, begin, text)
