@@ -331,6 +331,9 @@ func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
 	if o.hooks, o.notes, err = s.reactions(e); err != nil {
 		return err
 	}
+	if o.gates, err = s.gates(e); err != nil {
+		return err
+	}
 	return o.follow(e)
 }
 
@@ -355,9 +358,6 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 		return err
 	}
 	o.eachStep = spec.EachStep()
-	if o.gates, err = gatesOf(spec); err != nil {
-		return err
-	}
 	o.failure, o.drain, o.terms = spec.Failure, spec.Drain, nights.Terms(spec)
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
 	for flag, take := range map[string]func(){

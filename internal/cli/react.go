@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,13 +27,19 @@ import (
 
 // What a run asks of the world around it and tells it: gates, hooks, notifications and metrics.
 
-// gatesOf are the gates of a playbook.
-func gatesOf(spec *playbook.Spec) ([]gate.Gate, error) {
-	out := make([]gate.Gate, 0, len(spec.Gates))
-	for _, g := range spec.Gates {
+// gates are the gates of a playbook. Addresses are read now, so that one that is missing is found before anything begins.
+func (s *session) gates(e *playbook.Effective) ([]gate.Gate, error) {
+	out := make([]gate.Gate, 0, len(e.Spec.Gates))
+	for i, g := range e.Spec.Gates {
 		made := gate.Gate{Name: g.Name, Before: g.Before, Checks: g.Checks, Again: time.Duration(g.Again)}
 		if g.HTTP != nil {
 			made.URL, made.Status, made.Timeout = g.HTTP.URL, g.HTTP.Status, time.Duration(g.HTTP.Timeout)
+			if made.Secret = made.URL == ""; made.Secret {
+				var err error
+				if made.URL, err = s.addressFrom(e, fmt.Sprintf("spec.gates[%d].http.urlFrom", i), g.HTTP.URLFrom); err != nil {
+					return nil, err
+				}
+			}
 			if g.HTTP.Expect != "" {
 				expect, err := gate.ParseExpectation(g.HTTP.Expect)
 				if err != nil {
@@ -44,6 +51,24 @@ func gatesOf(spec *playbook.Spec) ([]gate.Gate, error) {
 		out = append(out, made)
 	}
 	return out, nil
+}
+
+// addressFrom reads an address that is not in the playbook, because it may be a secret.
+func (s *session) addressFrom(e *playbook.Effective, path string, from playbook.From) (string, error) {
+	address := s.env[from.Env]
+	if from.File != "" {
+		data, err := readSmallFile(e.Beside(path+".file", from.File))
+		if err != nil {
+			return "", fmt.Errorf("%s: reading the address: %w", path, err)
+		}
+		address = string(data)
+	}
+	address = strings.TrimSpace(address)
+	s.secrets.know(address)
+	if u, err := url.Parse(address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", usage("", "%s: what %s holds is no address that begins with http:// or https://", path, first(from.Env, from.File))
+	}
+	return address, nil
 }
 
 // ready asks the gates of a playbook for the engine; nil when there are none.
@@ -94,18 +119,9 @@ func (s *session) reactions(e *playbook.Effective) ([]hook.Hook, []hook.Notifica
 	}
 	notes := make([]hook.Notification, 0, len(e.Spec.Notifications))
 	for i, n := range e.Spec.Notifications {
-		address := s.env[n.URLFrom.Env]
-		if n.URLFrom.File != "" {
-			data, err := readSmallFile(e.Beside(fmt.Sprintf("spec.notifications[%d].urlFrom.file", i), n.URLFrom.File))
-			if err != nil {
-				return nil, nil, fmt.Errorf("reading the address of notification %s: %w", n.Name, err)
-			}
-			address = string(data)
-		}
-		address = strings.TrimSpace(address)
-		s.secrets.know(address)
-		if !strings.HasPrefix(address, "http://") && !strings.HasPrefix(address, "https://") {
-			return nil, nil, usage("", "spec.notifications[%d].urlFrom: what %s holds is no address that begins with http:// or https://", i, first(n.URLFrom.Env, n.URLFrom.File))
+		address, err := s.addressFrom(e, fmt.Sprintf("spec.notifications[%d].urlFrom", i), n.URLFrom)
+		if err != nil {
+			return nil, nil, err
 		}
 		notes = append(notes, hook.Notification{Name: n.Name, On: n.On, URL: address, Every: time.Duration(n.Throttle), Timeout: time.Duration(n.Timeout)})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -149,7 +150,7 @@ func TestGatesOfAPlaybook(t *testing.T) {
 	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node, point-of-no-return], http: {url: "+server.URL+"}, again: 7m}]\n")}, nil)
 	require.NoError(t, err)
 	s, _ := newSession(App{})
-	gates, err := gatesOf(&e.Spec)
+	gates, err := s.gates(e)
 	require.NoError(t, err)
 	ready := s.ready(runOptions{gates: gates}, "al9qy")
 	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: "control-plane"}))
@@ -181,15 +182,40 @@ func TestAGateOfAPlaybookReadsTheAnswer(t *testing.T) {
 	t.Cleanup(server.Close)
 	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node], http: {url: "+server.URL+", expect: body.errorRate < 0.01}}]\n")}, nil)
 	require.NoError(t, err)
-	gates, err := gatesOf(&e.Spec)
-	require.NoError(t, err)
 	s, _ := newSession(App{})
+	gates, err := s.gates(e)
+	require.NoError(t, err)
 	ready := s.ready(runOptions{gates: gates}, "al9qy")
 	refusal := ready(t.Context(), migrate.Start{Phase: "workers", Node: true})
 	require.NotNil(t, refusal)
 	assert.Equal(t, server.URL+": it does not hold that body.errorRate < 0.01", refusal.Why)
 	rate = "0.001"
 	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: "workers", Node: true}))
+}
+
+// TestAnAddressThatIsASecretIsNeverShown, not by a gate that refuses, not by a value of the playbook.
+func TestAnAddressThatIsASecretIsNeverShown(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		assert.Equal(t, "/t0k3n/slo", request.URL.Path)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(server.Close)
+	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node], http: {urlFrom: {env: SLO_URL}}}]\n")}, nil)
+	require.NoError(t, err)
+	s, _ := newSession(App{Environ: []string{"SLO_URL=" + server.URL + "/t0k3n/slo"}})
+	gates, err := s.gates(e)
+	require.NoError(t, err)
+	refusal := s.ready(runOptions{gates: gates}, "al9qy")(t.Context(), migrate.Start{Phase: "workers", Node: true})
+	require.NotNil(t, refusal)
+	assert.Equal(t, server.URL+" answers with status 404, and not 200", refusal.Why)
+	assert.NotContains(t, fmt.Sprint(e.Values), "t0k3n")
+	assert.NotContains(t, s.secrets.text("SLO_URL="+server.URL+"/t0k3n/slo"), "t0k3n")
+
+	s, _ = newSession(App{Environ: []string{"SLO_URL=t0k3n"}})
+	_, err = s.gates(e)
+	require.ErrorContains(t, err, "spec.gates[0].http.urlFrom: what SLO_URL holds is no address")
+	assert.NotContains(t, err.Error(), "t0k3n")
 }
 
 // TestARunThatLeavesTwoVotersSaysSo, however it ended.

@@ -30,7 +30,9 @@ type Gate struct {
 	// Checks are ids of checks that have to pass, or to warn.
 	Checks []string
 	// URL has to answer with the status, and as expected, within the timeout; empty for none.
-	URL     string
+	URL string
+	// Secret tells that nothing of the address is shown but whom it leads to.
+	Secret  bool
 	Status  int
 	Expect  Expectation
 	Timeout time.Duration
@@ -103,15 +105,15 @@ func (a *Asker) address(ctx context.Context, g Gate) error {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL, nil)
 	if err != nil {
-		return fmt.Errorf("%s: %w", Shown(g.URL), bare(err))
+		return fmt.Errorf("%s: %w", g.shown(), bare(err))
 	}
 	answer, err := a.Client.Do(request)
 	if err != nil {
-		return fmt.Errorf("%s does not answer: %w", Shown(g.URL), bare(err))
+		return fmt.Errorf("%s does not answer: %w", g.shown(), bare(err))
 	}
 	defer func() { _ = answer.Body.Close() }() // what matters of it is read
 	if answer.StatusCode != g.Status {
-		return fmt.Errorf("%s answers with status %d, and not %d", Shown(g.URL), answer.StatusCode, g.Status)
+		return fmt.Errorf("%s answers with status %d, and not %d", g.shown(), answer.StatusCode, g.Status)
 	}
 	if !g.Expect.any() {
 		return nil // However long the answer is, and whether it ends: nobody wants to know.
@@ -119,14 +121,26 @@ func (a *Asker) address(ctx context.Context, g Gate) error {
 	body, err := io.ReadAll(io.LimitReader(answer.Body, mostBody+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: reading its answer: %w", Shown(g.URL), bare(err))
+		return fmt.Errorf("%s: reading its answer: %w", g.shown(), bare(err))
 	case len(body) > mostBody:
-		return fmt.Errorf("%s answers with more than %d bytes", Shown(g.URL), mostBody)
+		return fmt.Errorf("%s answers with more than %d bytes", g.shown(), mostBody)
 	}
 	if err := g.Expect.judge(body); err != nil {
-		return fmt.Errorf("%s: %w", Shown(g.URL), err)
+		return fmt.Errorf("%s: %w", g.shown(), err)
 	}
 	return nil
+}
+
+// shown is the gate's address as messages have it.
+func (g *Gate) shown() string {
+	if !g.Secret {
+		return Shown(g.URL)
+	}
+	u, err := url.Parse(g.URL)
+	if err != nil {
+		return "the address"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
 }
 
 // Shown is an address without what may be secret in it: its query, its fragment and its credentials.

@@ -70,6 +70,9 @@ type Effective struct {
 	Origins map[string]string
 	// Values are all values as they were written, by their path.
 	Values map[string]string
+
+	// said are the values that a layer says, by their path.
+	said map[string]*yaml.Node
 }
 
 // reader reads one layer.
@@ -108,7 +111,7 @@ func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 	if len(mistakes) == 0 && merged == nil {
 		mistakes = append(mistakes, Mistake{File: "playbook", Text: "there is nothing in it"})
 	}
-	e := &Effective{Origins: map[string]string{}, Values: map[string]string{}}
+	e := &Effective{Origins: map[string]string{}, Values: map[string]string{}, said: map[string]*yaml.Node{}}
 	if len(mistakes) == 0 {
 		if err := merged.Decode(&e.Playbook); err != nil {
 			mistakes = append(mistakes, Mistake{File: "playbook", Text: strings.TrimPrefix(err.Error(), "yaml: ")})
@@ -117,7 +120,7 @@ func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 		e.complete()
 		e.react()
 		for _, problem := range e.problems() {
-			mistakes = append(mistakes, Mistake{File: cmp.Or(e.Origins[problem.path], nearestOrigin(e.Origins, problem.path), "playbook"), Text: problem.path + ": " + problem.text})
+			mistakes = append(mistakes, e.mistake(problem))
 		}
 	}
 	if len(mistakes) > 0 {
@@ -194,12 +197,28 @@ const (
 	builtInMargin       = Duration(15 * time.Minute)
 )
 
-// nearestOrigin is where something below a path was said.
-func nearestOrigin(origins map[string]string, path string) string {
-	for _, known := range slices.Sorted(maps.Keys(origins)) {
-		if strings.HasPrefix(known, path) {
-			return origins[known]
+// mistake is a problem at the place where its value was said.
+func (e *Effective) mistake(p problem) Mistake {
+	path := e.nearest(p.path)
+	m := Mistake{File: cmp.Or(e.Origins[path], "playbook"), Text: p.path + ": " + p.text}
+	// The single values of --set are in no file that has lines.
+	if node := e.said[path]; node != nil && node.Line > 0 && !strings.HasPrefix(m.File, setPrefix) {
+		m.File, m.Line, m.Column = strings.TrimSuffix(m.File, ":"+strconv.Itoa(node.Line)), node.Line, node.Column
+	}
+	return m
+}
+
+// nearest is the path of a value that was said: the one that is asked for, one below it, or where it is missing one beside it. Empty when there is none of these.
+func (e *Effective) nearest(path string) string {
+	if _, known := e.Origins[path]; known {
+		return path
+	}
+	paths := slices.Sorted(maps.Keys(e.said))
+	for strings.Contains(path, ".") {
+		if i := slices.IndexFunc(paths, func(said string) bool { return strings.HasPrefix(said, path) }); i >= 0 {
+			return paths[i]
 		}
+		path = path[:strings.LastIndexAny(path, ".[")]
 	}
 	return ""
 }
@@ -349,7 +368,7 @@ func (r *reader) identity(node *yaml.Node) {
 func mark(node *yaml.Node, file string, origins map[*yaml.Node]string) {
 	if node.Kind == yaml.ScalarNode {
 		origins[node] = file
-		if node.Line > 0 {
+		if node.Line > 0 && !strings.HasPrefix(file, setPrefix) {
 			origins[node] += ":" + strconv.Itoa(node.Line)
 		}
 	}
@@ -462,7 +481,7 @@ func joined(below, above *yaml.Node) *yaml.Node {
 // note lists values and origins.
 func (e *Effective) note(node *yaml.Node, path string, origins map[*yaml.Node]string) {
 	if node.Kind == yaml.ScalarNode {
-		e.Values[path], e.Origins[path] = node.Value, origins[node]
+		e.Values[path], e.Origins[path], e.said[path] = node.Value, origins[node], node
 		return
 	}
 	for i := range node.Content {

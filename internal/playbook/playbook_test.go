@@ -84,7 +84,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"no bool":       {head + "spec: {finalize: {keepNamespace: perhaps}}\n", `it must be true or false`},
 		"an alias":      {head + "spec: &a {}\n", "anchors, aliases and deep nesting are not allowed"},
 		"null":          {head + "spec: {description: null}\n", "spec.description must be text"},
-		"no zone":       {head + "spec: {windows: {open: []}}\n", `spec.windows.timeZone: it is ""`},
+		"no zone":       {head + "spec: {windows: {open: []}}\n", `playbook: spec.windows.timeZone: it is ""`},
 		"Local":         {head + "spec: {windows: {timeZone: Local}}\n", `spec.windows.timeZone: it is "Local"`},
 		"odd zone":      {head + "spec: {windows: {timeZone: ../../etc/passwd}}\n", "which is no IANA name of a zone"},
 		"zone of one":   {head + "spec: {windows: {timeZone: UTC, closed: [{name: n, from: 2026-01-01, to: 2026-01-02, timeZone: Local}]}}\n", `spec.windows.closed[0].timeZone: it is "Local"`},
@@ -92,17 +92,20 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"two kinds":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *, from: 2026-01-01, to: 2026-01-02, duration: 1h}]}}\n", "spec.windows.open[0]: it needs one of cron, rrule, and from with to"},
 		"no length":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *}]}}\n", "spec.windows.open[0]: it needs a duration"},
 		"odd phase":     {head + "spec: {windows: {timeZone: UTC, phases: [roll]}}\n", `spec.windows.phases[0]: it is "roll"; it can be fence, translate`},
-		"no reason":     {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "spec.accept[0].reason: it is missing"},
+		"no reason":     {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "p.yaml:3:25: spec.accept[0].reason: it is missing"},
 		"odd reserve":   {head + "spec: {windows: {timeZone: UTC, cutoff: guessed}}\n", `spec.windows.cutoff: "guessed" is neither a length of time like 45m, 8h or 14d nor learnt`},
-		"odd drain":     {head + "spec: {drain: {onTimeout: kill}}\n", `spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`},
+		"odd drain":     {head + "spec: {drain: {onTimeout: kill}}\n", `p.yaml:3:27: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`},
 		"odd failure":   {head + "spec: {failure: {then: ignore}}\n", `spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`},
 		"for ever":      {head + "spec: {failure: {retries: 11}}\n", "spec.failure.retries: it is 11; it can be at most 10"},
 		"gate: where":   {head + "spec: {gates: [{name: g, before: [roll], http: {url: https://a.test}}]}\n", `spec.gates[0].before[0]: it is "roll"; it can be fence`},
-		"gate: what":    {head + "spec: {gates: [{name: g, before: [node]}]}\n", "spec.gates[0]: it needs checks or http"},
+		"gate: what":    {head + "spec: {gates: [{name: g, before: [node]}]}\n", "p.yaml:3:35: spec.gates[0]: it needs checks or http"},
 		"gate: check":   {head + "spec: {gates: [{name: g, before: [control-plane], checks: [CHK-NO-001]}]}\n", `spec.gates[0].checks[0]: there is no check "CHK-NO-001"`},
 		"gate: late":    {head + "spec: {gates: [{name: g, before: [node], checks: [CHK-ETCD-001]}]}\n", "spec.gates[0].before[0]: checks look at the legacy control plane"},
 		"gate: secret":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://u:p@a.test'}}]}\n", "spec.gates[0].http.url: it must hold no user"},
 		"gate: scheme":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'file:///etc'}}]}\n", "spec.gates[0].http.url: it must be an address"},
+		"gate: nowhere": {head + "spec: {gates: [{name: g, before: [node], http: {}}]}\n", "spec.gates[0].http: it needs one of url and urlFrom"},
+		"gate: both":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', urlFrom: {env: A}}}]}\n", "spec.gates[0].http: it needs one of url and urlFrom"},
+		"gate: from":    {head + "spec: {gates: [{name: g, before: [node], http: {urlFrom: {env: A, file: b}}}]}\n", "spec.gates[0].http.urlFrom: it needs one of env and file"},
 		"gate: expect":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'body.ok ='}}]}\n", "spec.gates[0].http.expect: column 9: Syntax error"},
 		"gate: name":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'boddy.ok'}}]}\n", "spec.gates[0].http.expect: column 1: undeclared reference to 'boddy'"},
 		"gate: number":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 1 + 1}}]}\n", "spec.gates[0].http.expect: it is a int; it must be true or false"},
@@ -124,6 +127,21 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 			assert.Contains(t, err.Error(), test.want)
 		})
 	}
+}
+
+// TestAMistakeIsNamedInTheLayerThatMadeIt also where no single type can find it.
+func TestAMistakeIsNamedInTheLayerThatMadeIt(t *testing.T) {
+	t.Parallel()
+	set, err := Set("spec.workers.surge=0")
+	require.NoError(t, err)
+	_, err = Read(nil, Defaults(),
+		Layer{Name: "installation.yaml", Data: []byte(head + "spec:\n  drain:\n    onTimeout: kill\n  failure: {then: stop}\n")},
+		Layer{Name: "customer.yaml", Data: []byte(head + "spec:\n  failure: {then: ignore}\n")}, set)
+	require.EqualError(t, err, strings.Join([]string{
+		"--set spec.workers.surge" + ": spec.workers.surge: it is 0; it can be 1 or more",
+		`customer.yaml:4:19: spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`,
+		`installation.yaml:5:16: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`,
+	}, "\n"))
 }
 
 func TestLayersLieOverEachOther(t *testing.T) {

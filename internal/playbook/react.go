@@ -159,15 +159,7 @@ func (g *Gate) problems(path string) []problem {
 }
 
 func (p *Probe) problems(path string) []problem {
-	var out []problem
-	u, err := url.Parse(p.URL)
-	switch {
-	// The address is not shown: what is wrong with it may be that it holds a secret.
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		out = append(out, problem{path + ".url", "it must be an address that begins with http:// or https://"})
-	case u.User != nil:
-		out = append(out, problem{path + ".url", "it must hold no user and no password"})
-	}
+	out := p.addressProblems(path)
 	if p.Status < 100 || p.Status > 599 {
 		out = append(out, problem{path + ".status", fmt.Sprintf("it is %d; it can be 100 to 599", p.Status)})
 	}
@@ -178,6 +170,26 @@ func (p *Probe) problems(path string) []problem {
 		if _, err := gate.ParseExpectation(p.Expect); err != nil {
 			out = append(out, problem{path + ".expect", err.Error()})
 		}
+	}
+	return out
+}
+
+// addressProblems are what is wrong with where the address is, and with an address that is written down.
+func (p *Probe) addressProblems(path string) []problem {
+	var out []problem
+	u, err := url.Parse(p.URL)
+	switch {
+	case p.URLFrom != (From{}) && p.URL != "" || p.URLFrom == (From{}) && p.URL == "":
+		out = append(out, problem{path, "it needs one of url and urlFrom"})
+	case p.URL == "":
+		if (p.URLFrom.Env == "") == (p.URLFrom.File == "") {
+			out = append(out, problem{path + ".urlFrom", "it needs one of env and file"})
+		}
+	// The address is not shown: what is wrong with it may be that it holds a secret.
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		out = append(out, problem{path + ".url", "it must be an address that begins with http:// or https://"})
+	case u.User != nil:
+		out = append(out, problem{path + ".url", "it must hold no user and no password"})
 	}
 	return out
 }

@@ -179,7 +179,8 @@ type Gate struct {
 
 // Probe asks an address.
 type Probe struct {
-	URL     string   `yaml:"url" json:"url" jsonschema_description:"The address; it is asked with GET."`
+	URL     string   `yaml:"url,omitempty" json:"url,omitempty" jsonschema_description:"The address; it is asked with GET."`
+	URLFrom From     `yaml:"urlFrom,omitempty" json:"urlFrom,omitzero" jsonschema_description:"Where the address is read from instead, for one with a secret in it."`
 	Status  int      `yaml:"status,omitempty" json:"status,omitempty" jsonschema:"minimum=100,maximum=599" jsonschema_description:"What it has to answer with; 200 when nothing is said."`
 	Expect  string   `yaml:"expect,omitempty" json:"expect,omitempty" jsonschema_description:"What has to hold of the answer, in the Common Expression Language; body is the JSON of the answer: body.errorRate < 0.01."`
 	Timeout Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" jsonschema_description:"How long the answer may take; 10s when nothing is said."`
