@@ -203,6 +203,20 @@ func secondServer(v *view) verdict {
 	return failed(nil, "%s: while etcd moves to the new control plane, both members are needed, and the failure of one stops the API", plural(len(v.cluster.Masters()), "master", "masters"))
 }
 
+// JoinsAsLearner is the check of what more control planes cost. It counts whenever they are made.
+const JoinsAsLearner = "CHK-CP-006"
+
+func joinsAsLearner(v *view) verdict {
+	switch more := v.ControlPlanes - 1; {
+	case more < 1:
+		return held("one control plane, as before")
+	case v.JoinsWithVote:
+		return failed(nil, "%s asked for: while each joins with kubeadm %s, nothing can be written to the API", plural(more, "more control plane is", "more control planes are"), v.TargetKubernetes)
+	default:
+		return held("kubeadm %s joins etcd as a learner", v.TargetKubernetes)
+	}
+}
+
 func flagsAsConfigured(v *view) verdict {
 	if len(v.flags) == 0 {
 		return failed([]string{fileAPIServer}, "the API server's manifest is missing in the boot configuration, or has no flags")

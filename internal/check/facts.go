@@ -37,6 +37,11 @@ type Facts struct {
 
 	// Together is how many workers are replaced at the same time, as far as somebody has said so; less than one is one.
 	Together int
+	// ControlPlanes is how many control plane machines somebody has asked for; less than two is one.
+	ControlPlanes int
+	// TargetKubernetes is the version of the new control plane, and JoinsWithVote tells that its kubeadm gives a member of etcd its vote before it runs.
+	TargetKubernetes string
+	JoinsWithVote    bool
 
 	// Workloads are the pods on the workload cluster's nodes; nil when nobody looked at them.
 	Workloads *Workloads

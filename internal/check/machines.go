@@ -386,6 +386,11 @@ func surgeRoom(role legacy.Role) func(*view) verdict {
 			basis = "by the hosts' size only, other pods are not known"
 		}
 		room := fmt.Sprintf("%s for one more VM of %s", plural(len(free), "host has room", "hosts have room"), size)
+		// The first new control plane comes beside the old one, whose host is free for the others.
+		if others := v.ControlPlanes - 1; role == legacy.Master && len(free) < others {
+			return failed(taken, "%s, and after the first new control plane %d more are to come", room, others).
+				with("add hosts with role=master, or ask for fewer control planes")
+		}
 		if together := min(v.Together, len(nodes)); role == legacy.Worker && len(free) < together {
 			return warned(taken, "%s, and up to %d come at the same time: the others wait until an old one is gone", room, together).
 				with("let fewer come at the same time (--concurrency, --surge), or add hosts: waiting machines cost time of the window")

@@ -441,6 +441,14 @@ func Registry() []Check {
 			Fix:   "Have who asks updated before phase control-plane. What only people typed, or has been updated since the API server started, can be left.",
 			run:   stillServed,
 		},
+		{
+			ID: JoinsAsLearner, Category: categoryControlPlane, Title: "more control planes can join without stopping writes", Short: "writes stop", Severity: Decide, Needs: []Fact{Translation}, Beyond: true,
+			Hint:  "agree on it with the customer, then: --accept CHK-CP-006=\"who agreed, which ticket\"; or stay at one until Kubernetes 1.27",
+			Looks: "How many control planes a playbook (`controlPlane.replicas`) or a run (`--control-planes`) asks for, and the version that they join with.",
+			Why:   "kubeadm before 1.27 gives the etcd of a machine that joins its vote before it runs. With one member that makes two, of which one is missing: nothing can be written until it runs. If it never does, writes stay stopped, and only the saved etcd leads back. On machines without hardware virtualization it took two minutes, and the liveness probe restarted the etcd that was well.",
+			Fix:   "Stay at one control plane, upgrade the cluster to 1.27 with Cluster API, and scale the KubeadmControlPlane then. Or have the customer agree to the interruption, in a window.",
+			run:   joinsAsLearner,
+		},
 
 		{
 			ID: "CHK-NET-001", Category: categoryNetwork, Title: "the names lead to the master", Short: "ingress", Severity: Block, Needs: []Fact{Config}, After: []string{"CHK-ID-001"},
@@ -558,7 +566,7 @@ func Registry() []Check {
 		{
 			ID: "CHK-VM-010", Category: categoryMachines, Title: "a host has room for the new control plane", Short: "no master host", Severity: Block, Needs: []Fact{VMs, Hosts},
 			Hint:  "uncordon or add a host with role=master",
-			Looks: "Hosts with role=master: ready, schedulable, without a VM of this cluster, and with enough CPU and memory left.",
+			Looks: "Hosts with role=master: ready, schedulable, without a VM of this cluster, and with enough CPU and memory left; one host for each of the others where three or five control planes are asked for.",
 			Why:   "The new control plane comes up beside the old one, and two VMs of a cluster never share a host.",
 			Fix:   "Free or add a host. Evicting VMs of other customers is no way to do that.",
 			run:   surgeRoom(legacy.Master),

@@ -524,6 +524,7 @@ func examples() map[string]example {
 				{"not ready", setHosts(legacy.Master, func(host *legacy.Host) { host.Ready = false }), Block, "not ready"},
 				{"full", func(f *Facts) { f.Usage["host-master-free"] = Usage{CPU: 61000} }, Block, "too little CPU"},
 				{"no memory", func(f *Facts) { f.Usage["host-master-free"] = Usage{Memory: 510 << 30} }, Block, "too little memory"},
+				{"three are asked for", func(f *Facts) { f.ControlPlanes = 3 }, Block, "after the first new control plane 2 more are to come"},
 			},
 		},
 		"CHK-VM-011": {
@@ -575,6 +576,10 @@ func examples() map[string]example {
 			}, Warn, "ingresses of extensions/v1beta1, removed in 1.22"},
 			{"unknown version", setVersion("kubernetes", "latest"), Warn, "latest"},
 		}},
+		"CHK-CP-006": {
+			pass: func(f *Facts) { f.ControlPlanes, f.TargetKubernetes = 3, "v1.27.3" },
+			fail: []broken{{"before 1.27", func(f *Facts) { f.ControlPlanes, f.TargetKubernetes, f.JoinsWithVote = 3, "v1.22.17", true }, Decide, "2 more control planes are asked for: while each joins with kubeadm v1.22.17"}},
+		},
 		"CHK-NODE-006": {
 			pass: func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Message: "it hangs"} },
 			fail: []broken{{"a budget", func(f *Facts) {

@@ -193,7 +193,7 @@ func (s *session) nights(ctx context.Context, o planOptions, e *examiner, found 
 			return nil, err
 		}
 	}
-	nights.Phases(document.Phases, workers, estimates)
+	nights.Phases(document.Phases, migrate.Shape{Workers: workers, ControlPlanes: book.Spec.ControlPlane.Replicas}, estimates)
 	out, err := nights.Of(ctx, in)
 	if err != nil {
 		return nil, fmt.Errorf("working out the nights of cluster %s: %w", id, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -69,8 +70,10 @@ type examiner struct {
 	accept     []check.Accepted
 	only       []string
 	// together is how many workers are replaced at the same time, as far as it was said.
-	together  int
-	authority func(id string) pki.Source
+	together int
+	// controlPlanes is how many control plane machines somebody has asked for.
+	controlPlanes int
+	authority     func(id string) pki.Source
 	// etcd makes a client of a cluster's etcd; nil offline.
 	etcd func(*legacy.Cluster) (*etcd.Client, error)
 	// inside connects to the workload cluster; nil offline.
@@ -142,6 +145,7 @@ func (e *examiner) decide(f examineFlags) error {
 	}
 	e.addBook(book)
 	e.together = max(effective.Spec.Workers.Surge, effective.Spec.Workers.Concurrency)
+	e.controlPlanes = effective.Spec.ControlPlane.Replicas
 	return nil
 }
 
@@ -313,7 +317,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	}
 	log.WithField("took", time.Since(started)).WithField("problems", len(cluster.Problems)).Debug("cluster read")
 
-	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool, Together: e.together}
+	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool, Together: e.together, ControlPlanes: e.controlPlanes}
 	for _, neighbour := range e.neighbours {
 		if neighbour.ID != id {
 			facts.Neighbours = append(facts.Neighbours, neighbour)
@@ -341,6 +345,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 		o.Unstructured = *adopt.AtStage(&o.Unstructured, stage)
 	}
 	facts.Translated, facts.Translation = true, result.Findings
+	facts.TargetKubernetes, facts.JoinsWithVote = result.TargetKubernetes, forecast.JoinsWithVote(result.TargetKubernetes)
 	if e.place.live != nil {
 		if facts, err = check.Gather(ctx, e.place.live.Reader, facts); err != nil {
 			log.WithField("err", err).Warn("not everything could be read; the checks that need it say so")

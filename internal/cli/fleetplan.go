@@ -146,7 +146,7 @@ func (s *session) planMembers(ctx context.Context, o fleetPlanOptions, f *fleetF
 		if err != nil {
 			return summary{}, err
 		}
-		nights.Phases(document.Phases, workers, members[i].estimates)
+		nights.Phases(document.Phases, migrate.Shape{Workers: workers, ControlPlanes: members[i].by.controlPlanes}, members[i].estimates)
 		return summary{plannedOf(document, in.Known[members[i].id]), shapeOf(document)}, nil
 	}, func(i int, made summary, err error) {
 		if err != nil {

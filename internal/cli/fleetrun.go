@@ -78,6 +78,7 @@ approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is
 	flags.DurationVar(&o.run.lease, "lock-duration", defaultLease, "how long run locks outlive a run that was killed")
 	flags.DurationVar(&o.run.patience, "patience", defaultPatience, "how long one step waits for controllers")
 	flags.Int64Var(&o.run.surge, "surge", 1, "how many new workers of a cluster may come at once; old ones still go one after the other, unless --concurrency says otherwise")
+	flags.IntVar(&o.run.controlPlanes, "control-planes", 1, "how many control plane machines a cluster has at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.27 writes stand still while one joins")
 	flags.IntVar(&o.run.abreast, "concurrency", 1, "how many workers of a cluster are replaced at the same time, after the first one, which goes alone")
 	flags.DurationVar(&o.run.soak, "soak", defaultSoak, "how long a cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	flags.VarP(&o.reports, "run-report", "", "format and file for the report of every cluster's run, with {cluster} in its name; repeatable")

@@ -302,7 +302,7 @@ func (e *examiner) document(ctx context.Context, found *examination, earlier *pl
 	}
 	return plan.Build(ctx, plan.Input{
 		Cluster: found.now, Result: found.result, Report: &found.report, Comparer: comparer,
-		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier, ValidFor: e.validFor,
+		Source: e.place.Describe(), Now: e.now, Tool: e.tool, CAKey: found.caKey, Against: earlier, ValidFor: e.validFor, ControlPlanes: e.controlPlanes,
 	})
 }
 

@@ -363,6 +363,7 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 	for flag, take := range map[string]func(){
 		"first-worker":   func() { o.first = spec.Workers.First },
 		"surge":          func() { o.surge = int64(spec.Workers.Surge) },
+		"control-planes": func() { o.controlPlanes = spec.ControlPlane.Replicas },
 		"concurrency":    func() { o.abreast = spec.Workers.Concurrency },
 		"max-workers":    func() { o.limit, o.perWindow = spec.Workers.PerRun, true },
 		"soak":           func() { o.soak = time.Duration(spec.Soak.BeforeFinalize) },

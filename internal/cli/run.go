@@ -79,6 +79,8 @@ type runOptions struct {
 	limit   int
 	surge   int64
 	abreast int
+	// controlPlanes is how many control plane machines there are in the end.
+	controlPlanes int
 	// perWindow has the limit count for all runs of a window together, replaced is how many workers earlier turns have replaced.
 	perWindow bool
 	replaced  int
@@ -130,6 +132,9 @@ controllers are stopped and the legacy master is drained. Until there migrate ro
 of the two machines stops writes, so do not rest there. --approve point-of-no-return lets it go on: the legacy member leaves etcd, the legacy
 master's VM goes, and the KubeadmControlPlane is unpaused once nothing would come of it. There is no way back from that but the saved etcd.
 
+With --control-planes 3 (or 5) the KubeadmControlPlane then makes the other machines, one after the other. A kubeadm before 1.27 gives a machine's etcd its vote before
+it runs: nothing can be written until it does.
+
 With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
 DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at; --concurrency has several go at the same time once the first one has gone. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
 
@@ -154,6 +159,7 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --until control-plane --approve point-of-no-return
   migrate run al9qy --until workers --first-worker k3m9a --max-workers 1
+  migrate run al9qy --until control-plane --control-planes 3
   migrate run al9qy --until workers --surge 2
   migrate run al9qy --until workers --concurrency 3
   migrate run al9qy --until finalize --approve finalize
@@ -173,6 +179,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.plan, "plan", "", "plan that was agreed to, from migrate plan --out; the run does not begin if anything it used is different now")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
+	cmd.Flags().IntVar(&o.controlPlanes, "control-planes", 1, "how many control plane machines there are at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.27 writes stand still while one joins")
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other, unless --concurrency says otherwise")
@@ -385,6 +392,9 @@ func (o *runOptions) check() error {
 	if o.limit < 0 || o.surge < 0 || o.abreast < 0 {
 		return usage("", "--max-workers, --surge and --concurrency cannot be negative")
 	}
+	if !slices.Contains(playbook.ControlPlanes(), max(1, o.controlPlanes)) {
+		return usage("", "--control-planes is %d; it can be %s: etcd needs an odd number of members", o.controlPlanes, playbook.Said(playbook.ControlPlanes()))
+	}
 	if _, err := o.probe.questions(); err != nil {
 		return err
 	}
@@ -525,6 +535,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 		}
 	}
 	u.accepted, e.recorded, e.together = e.accept, true, max(int(o.surge), o.abreast)
+	e.controlPlanes = o.controlPlanes
 	e.opts.Namespace = u.namespace // Also where nobody says it again.
 	if u.record != nil && migrate.Started(u.object) {
 		if e.opts, err = u.record.Told.Complete(e.opts); err != nil {
@@ -641,6 +652,9 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
 		return ended(CodeWaiting)
 	}
+	if err := s.mayGrow(o, u); err != nil {
+		return err
+	}
 	if err := s.asPlanned(ctx, o, u); err != nil {
 		return err
 	}
@@ -668,6 +682,25 @@ func (s *session) mustPass(u *undertaking) error {
 	}
 	if !migrate.Started(u.object) && !u.found.caKey {
 		return usage("--ca-cert ca.crt --ca-key ca.key", "the cluster's CA key is needed to run")
+	}
+	return nil
+}
+
+// mayGrow stops a run that is to make more control planes now and not when it replaced the first one, when the other checks counted: what people have to agree to they have to
+// agree to all the same.
+func (s *session) mayGrow(o runOptions, u *undertaking) error {
+	if o.back || o.controlPlanes < migrate.LeastMore || !migrate.Replacing(u.object) || migrate.Recorded(u.object).ControlPlanes > 1 {
+		return nil
+	}
+	if migrate.Begun(u.object, plan.PhaseFinalize) {
+		return usage(fmt.Sprintf("kubectl -n %s scale kubeadmcontrolplane %s --replicas %d", u.namespace, u.id, o.controlPlanes),
+			"--control-planes (controlPlane.replicas): cluster %s is being finalized already; what is left is Cluster API's own", u.id)
+	}
+	for _, r := range u.found.report.Results {
+		if code := codeOfCheck(r.Outcome); r.ID == check.JoinsAsLearner && r.Accepted == nil && code != CodeOK {
+			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n  %s\nNothing was written. migrate explain %s says more.\n", r.ID, r.Detail, r.Hint, r.ID)
+			return &outcome{code: code, cause: inTheWay(&check.Report{Results: []check.Result{r}})}
+		}
 	}
 	return nil
 }
@@ -782,7 +815,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		return nil, usage("", "--first-worker: %s", err)
 	}
 	return &migrate.Engine{
-		Graph: migrate.Graph(workers...), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanes}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
 }
@@ -825,7 +858,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(),
+		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanes),
 		DrainFor: time.Duration(o.drain.Timeout), Force: drain.OnTimeout(o.drain.OnTimeout) == drain.Force,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },

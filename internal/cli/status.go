@@ -226,7 +226,7 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 		fmt.Fprintf(&text, "proof: %s\n", m.Status.Proof)
 	}
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	graph := migrate.Graph(migrate.RecordedWorkers(m)...)
+	graph := migrate.Recorded(m).Graph()
 	for _, phase := range migrate.Describe(graph, m) {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t\t%s\n", phase.Name, phaseState(phase), phase.Title)
 		for _, step := range phase.Steps {

@@ -43,6 +43,7 @@ func builtIn() map[string]Range {
 		"control-plane/recognize":    {P50: 30 * s, P90: 3 * m},
 		"control-plane/hand-over":    {P50: m, P90: 5 * m},
 		"control-plane/refer":        {P50: 10 * s, P90: m},
+		growth:                       {P50: 15 * m, P90: 40 * m},
 
 		Worker:  {P50: 12 * m, P90: 30 * m},
 		settled: {P50: 20 * s, P90: 2 * m},

@@ -194,9 +194,12 @@ func Kinds() []string {
 	return kinds
 }
 
+// growth makes more control planes, where somebody asks for them. Before it, a cluster can rest.
+const growth = plan.PhaseControlPlane + "/grow"
+
 // ControlPlane are the steps that replace the control plane, sorted; half of them is no place to rest.
 func ControlPlane() []string {
-	return slices.DeleteFunc(Kinds(), func(kind string) bool { return !strings.HasPrefix(kind, plan.PhaseControlPlane+"/") })
+	return slices.DeleteFunc(Kinds(), func(kind string) bool { return !strings.HasPrefix(kind, plan.PhaseControlPlane+"/") || kind == growth })
 }
 
 // BehindNoReturn are the steps from the point of no return to where a cluster can rest again. A test holds the list to the graph.

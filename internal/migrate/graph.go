@@ -66,9 +66,30 @@ type Phase struct {
 // GateNoReturn is what has to be approved before the first step that cannot be taken back.
 const GateNoReturn = "point-of-no-return"
 
+// Shape is what a migration makes of a cluster, as far as its steps depend on it.
+type Shape struct {
+	// Workers are the ids of the workers that are replaced, in their order.
+	Workers []string
+	// ControlPlanes is how many control plane machines there are in the end. Less than two is one, as before.
+	ControlPlanes int
+}
+
+// Recorded is the shape of a migration by its record: the workers whose turn has come, and whether it has come to more control planes.
+func Recorded(object *migrationv1alpha1.ClusterMigration) Shape {
+	shape := Shape{Workers: RecordedWorkers(object), ControlPlanes: 1}
+	if anyStep(object, func(id string) bool { return id == stepGrow }) {
+		shape.ControlPlanes = LeastMore
+	}
+	return shape
+}
+
+// LeastMore is the least number of control planes beside one: etcd with two loses its writes with either.
+const LeastMore = 3
+
 // Graph is the migration, from its first write to a cluster whose machines are all Cluster API's own (design section 5, phases 1 to 6), with a step for each of
-// the workers. It is run from top to bottom, and taken back from bottom to top, as long as no irreversible step has changed anything.
-func Graph(workers ...string) []Phase {
+// the workers, and one for more control planes where they are asked for. It is run from top to bottom, and taken back from bottom to top, as long as no irreversible
+// step has changed anything.
+func (s Shape) Graph() []Phase {
 	return []Phase{
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
 			{
@@ -156,7 +177,7 @@ func Graph(workers ...string) []Phase {
 				Act:       locked,
 			},
 		}},
-		{Name: plan.PhaseControlPlane, Title: "Replace the legacy control plane", Gate: plan.PhaseControlPlane, Steps: []Step{
+		{Name: plan.PhaseControlPlane, Title: "Replace the legacy control plane", Gate: plan.PhaseControlPlane, Steps: append([]Step{
 			{
 				ID: "control-plane/well", Title: "see that etcd is one member, and that it is well",
 				Looks:  true,
@@ -272,8 +293,8 @@ func Graph(workers ...string) []Phase {
 				Condition:    migrationv1alpha1.ControlPlaneReplacedCondition,
 				Act:          rolling((*roll.Roller).Refer), Verify: rolling((*roll.Roller).VerifyReferred),
 			},
-		}},
-		{Name: plan.PhaseWorkers, Title: "Replace the workers", Steps: append(replacements(workers), Step{
+		}, s.growth()...)},
+		{Name: plan.PhaseWorkers, Title: "Replace the workers", Steps: append(replacements(s.Workers), Step{
 			ID: stepSettled, Title: "ask once more what Cluster API would do",
 			Why:          "what is left to Cluster API has to be as it wants it",
 			Irreversible: true,
@@ -354,6 +375,23 @@ func Graph(workers ...string) []Phase {
 		}},
 	}
 }
+
+// growth is the step that makes more control planes, if there are to be more. It comes last of its phase: the KubeadmControlPlane has shown by then that it leaves alone
+// what it took over.
+func (s Shape) growth() []Step {
+	if s.ControlPlanes < LeastMore {
+		return nil
+	}
+	return []Step{{
+		ID: stepGrow, Title: "let the KubeadmControlPlane make the other control planes that were asked for",
+		Why:          "one machine that is well can be joined; and workers that come later find an API that outlives a machine",
+		Irreversible: true,
+		Before:       rolling((*roll.Roller).MayGrow), Act: rolling((*roll.Roller).Grow), Verify: rolling((*roll.Roller).VerifyGrown),
+	}}
+}
+
+// Graph is that of a migration to one control plane.
+func Graph(workers ...string) []Phase { return Shape{Workers: workers}.Graph() }
 
 // finalizing makes a step's function of a method of what removes the legacy platform.
 func finalizing(method func(*finalize.Finalizer, context.Context) error) func(context.Context, *Work) error {

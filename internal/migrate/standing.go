@@ -23,7 +23,7 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms T
 		return p
 	}
 	j := &Journal{Object: object}
-	for _, phase := range Graph() {
+	for _, phase := range (Shape{ControlPlanes: Recorded(object).ControlPlanes}).Graph() {
 		last := j.doneAt(phase.Steps[len(phase.Steps)-1].ID)
 		if last.IsZero() {
 			break // A phase is done when its last step is, and phases come in their order.

@@ -53,6 +53,9 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 		"a worker failed": {
 			m: step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), want: fleet.Failed, next: plan.PhaseWorkers, half: true, classes: []string{"step workers/*"},
 		},
+		"more control planes come": {
+			m: step(migrationUntil(4, migrationv1alpha1.StateStopped, at), stepGrow, migrationv1alpha1.StepRunning), want: fleet.Ready, next: plan.PhaseControlPlane, half: true,
+		},
 		"between two workers": {m: step(migrationUntil(4, migrationv1alpha1.StatePaused, at), "workers/k3m9a", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseWorkers, workers: 1},
 		"taken back":          {m: step(migrationUntil(3, migrationv1alpha1.StateReached, at), "control-plane/well", migrationv1alpha1.StepUndone), want: fleet.TakenBack, next: plan.PhaseControlPlane},
 		"a worker put off":    {m: step(migrationUntil(4, migrationv1alpha1.StatePaused, at), "workers/k3m9a", migrationv1alpha1.StepUndone), want: fleet.Ready, next: plan.PhaseWorkers},

@@ -65,6 +65,7 @@ const (
 	stepPromote = "control-plane/promote"
 	stepLeave   = "control-plane/leave"
 	stepRetire  = "control-plane/retire"
+	stepGrow    = "control-plane/grow"
 	stepSettled = "workers/settled"
 
 	// The steps that change nothing of the cluster.

@@ -31,6 +31,11 @@ type Input struct {
 	Now time.Time
 }
 
+// shape is what the playbook makes of the cluster.
+func (in Input) shape() migrate.Shape {
+	return migrate.Shape{Workers: in.Workers, ControlPlanes: in.Playbook.Spec.ControlPlane.Replicas}
+}
+
 // aDay lies between two runs where no window says when the next one begins.
 const aDay = 24 * time.Hour
 
@@ -98,8 +103,8 @@ func Estimated(r estimate.Range) plan.Estimate {
 }
 
 // Phases puts into a plan how long each of its phases takes, soak times apart.
-func Phases(phases []plan.Phase, workers []string, estimates estimate.Estimates) {
-	for _, p := range migrate.Graph(workers...) {
+func Phases(phases []plan.Phase, shape migrate.Shape, estimates estimate.Estimates) {
+	for _, p := range shape.Graph() {
 		ids := make([]string, 0, len(p.Steps))
 		for _, s := range p.Steps {
 			ids = append(ids, s.ID)
@@ -152,7 +157,7 @@ func Opening(door *playbook.Door) func(time.Time, string) *migrate.Opening {
 func (in Input) foresee(ctx context.Context, door *playbook.Door, schedule *window.Schedule, took func(string) time.Duration) ([]migrate.Foreseen, error) {
 	spec := &in.Playbook.Spec
 	return migrate.Foresee(ctx, migrate.Foresight{
-		Graph: migrate.Graph(in.Workers...), Object: in.Object, Now: in.Now, Took: took,
+		Graph: in.shape().Graph(), Object: in.Object, Now: in.Now, Took: took,
 		Again: func(after time.Time) time.Time { return nextRun(schedule, after) },
 		Options: migrate.Options{
 			Door: Ask(door), Opening: Opening(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun, PerWindow: true, Abreast: spec.Workers.Concurrency,
@@ -222,7 +227,7 @@ func add(work []plan.Work, s migrate.Foreseen) []plan.Work {
 
 // need tells of every approval on record that ends when it is needed. What is begun already needs it no more.
 func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
-	for _, p := range migrate.Graph(in.Workers...) {
+	for _, p := range in.shape().Graph() {
 		at := func(gate string, is func(migrate.Foreseen) bool) {
 			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && a.Until != nil })
 			if s := slices.IndexFunc(steps, is); a >= 0 && s >= 0 {
@@ -250,7 +255,7 @@ func Terms(spec *playbook.Spec) migrate.Terms {
 // approvals are what people have to agree to that is still to come, or was agreed to.
 func approvals(in Input) []plan.Approval {
 	out, terms := []plan.Approval{}, Terms(&in.Playbook.Spec)
-	for _, p := range migrate.Graph(in.Workers...) {
+	for _, p := range in.shape().Graph() {
 		gates := []string{p.Gate}
 		for _, s := range p.Steps {
 			gates = append(gates, s.Gate)

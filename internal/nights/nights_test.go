@@ -45,6 +45,17 @@ const weekends = `
     open: [{name: weekend, cron: "0 22 * * SAT,SUN", duration: 5h}]
 `
 
+// TestMoreControlPlanesTakeTheirTime, where a playbook asks for them.
+func TestMoreControlPlanesTakeTheirTime(t *testing.T) {
+	t.Parallel()
+	takes := func(more string) time.Duration {
+		work := of(t, Input{Playbook: book(t, weekends+more), Workers: []string{"a"}}).Nights[0].Work[0]
+		require.Equal(t, plan.PhaseControlPlane, work.Phase)
+		return work.To.Sub(work.From)
+	}
+	assert.Equal(t, takes("")+40*time.Minute, takes("  controlPlane: {replicas: 3}\n"))
+}
+
 func TestTheNightsOfACluster(t *testing.T) {
 	t.Parallel()
 	got := of(t, Input{Playbook: book(t, weekends+"  approvals: [{gate: finalize, who: Acme's change board}]\n"), Workers: []string{"a", "b", "c", "d", "e", "f", "g", "h"}})
@@ -178,7 +189,7 @@ func TestPhasesGetTheirTime(t *testing.T) {
 	d, err := l.Learnt(now(), "test")
 	require.NoError(t, err)
 	phases := []plan.Phase{{Name: plan.PhaseCheck}, {Name: plan.PhaseWorkers}}
-	Phases(phases, []string{"a", "b"}, estimate.Of(d))
+	Phases(phases, migrate.Shape{Workers: []string{"a", "b"}}, estimate.Of(d))
 	assert.Nil(t, phases[0].Estimate)
 	assert.Equal(t, &plan.Estimate{P50: "20m20s", P90: "22m0s"}, phases[1].Estimate, "settled is built in, so the sum is not measured")
 }

@@ -38,6 +38,8 @@ type Input struct {
 	Tool string
 	// CAKey tells that the CA's private key was given and verified.
 	CAKey bool
+	// ControlPlanes is how many control plane machines somebody has asked for; less than two is one.
+	ControlPlanes int
 	// Against is an earlier plan to compare with, or nil.
 	Against *Plan
 }

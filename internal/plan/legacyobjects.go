@@ -206,12 +206,12 @@ func sorted[V any](m map[string]V) []string {
 
 // phaseOrder is the place of a phase in the one list of phases.
 func phaseOrder(name string) int {
-	return slices.IndexFunc(phases(&legacy.Cluster{}), func(p Phase) bool { return p.Name == name })
+	return slices.IndexFunc(phases(&legacy.Cluster{}, 1), func(p Phase) bool { return p.Name == name })
 }
 
 // phases gives every phase its steps: one per change, and for nodes one after the other.
 func (b *builder) phases(changes []Object) []Phase {
-	out := phases(b.in.Cluster)
+	out := phases(b.in.Cluster, b.in.ControlPlanes)
 	for i := range out {
 		out[i].Steps = []Step{}
 		previous := ""

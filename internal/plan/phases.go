@@ -28,7 +28,11 @@ func ReplacesWorker(step string) bool {
 }
 
 // phases is the one list of phases: what each does to the customer, whether it can be taken back, and how.
-func phases(cluster *legacy.Cluster) []Phase {
+func phases(cluster *legacy.Cluster, controlPlanes int) []Phase {
+	more := ""
+	if controlPlanes > 1 {
+		more = fmt.Sprintf(" Then %d more control planes join, one after the other; with a kubeadm before 1.27 nothing can be written while each of them does.", controlPlanes-1)
+	}
 	masters, workers := len(cluster.Masters()), len(cluster.Workers())
 	return []Phase{
 		{
@@ -55,7 +59,7 @@ func phases(cluster *legacy.Cluster) []Phase {
 			Name: PhaseControlPlane, Title: "Move the control plane", Disruptive: true, Reversible: true,
 			PointOfNoReturn: "the legacy etcd member is removed and the legacy master stopped",
 			Gate:            "control-plane",
-			Effect:          "The API keeps its name and its data. A new control plane joins etcd, serves beside the old one, then replaces it. While two members make up etcd, losing one stops writes.",
+			Effect:          "The API keeps its name and its data. A new control plane joins etcd, serves beside the old one, then replaces it. While two members make up etcd, losing one stops writes." + more,
 			Undo:            "Until the legacy member is removed: give the leadership back, remove the new member and machine, restore the APIServices.",
 		},
 		{

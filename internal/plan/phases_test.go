@@ -21,7 +21,7 @@ func TestEveryPhaseHasItsSection(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(page), -1) {
 		headings = append(headings, match[1])
 	}
-	for _, phase := range phases(&legacy.Cluster{}) {
+	for _, phase := range phases(&legacy.Cluster{}, 1) {
 		names = append(names, phase.Name)
 		assert.Contains(t, string(page), "**"+phase.Title+".**", "the section of phase %s starts with its title", phase.Name)
 	}

@@ -63,6 +63,9 @@ func (e *Effective) problems() []problem {
 	if e.Spec.Failure.Retries > mostRetries {
 		add("spec.failure.retries", "it is %d; it can be at most %d", e.Spec.Failure.Retries, mostRetries)
 	}
+	if n := e.Spec.ControlPlane.Replicas; !slices.Contains(ControlPlanes(), n) {
+		add("spec.controlPlane.replicas", "it is %d; it can be %s: etcd needs an odd number of members", n, Said(ControlPlanes()))
+	}
 	out = append(out, e.workerProblems()...)
 	out = append(out, e.reactionProblems()...)
 	if e.Spec.Windows != nil {
@@ -70,6 +73,14 @@ func (e *Effective) problems() []problem {
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.path, b.path) })
 	return out
+}
+
+// ControlPlanes are the numbers of control plane machines that a migration makes.
+func ControlPlanes() []int { return []int{1, 3, 5} }
+
+// Said is a list of numbers for people.
+func Said(numbers []int) string {
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(numbers)), ", "), "[]")
 }
 
 func (e *Effective) workerProblems() []problem {

@@ -79,6 +79,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"no duration":   {head + "spec:\n  soak:\n    perWorker: soon\n", `p.yaml:5:16: spec.soak.perWorker: "soon" is no length of time like 45m, 8h or 14d`},
 		"negative":      {head + "spec: {soak: {perWorker: -5m}}\n", `"-5m" is no length of time`},
 		"no number":     {head + "spec: {workers: {surge: many}}\n", `spec.workers.surge is "many"`},
+		"even members":  {head + "spec: {controlPlane: {replicas: 2}}\n", "spec.controlPlane.replicas: it is 2; it can be 1, 3, 5: etcd needs an odd number of members"},
 		"nobody goes":   {head + "spec: {workers: {concurrency: 0}}\n", "spec.workers.concurrency: it is 0; it can be 1 or more"},
 		"no surge":      {head + "spec: {workers: {surge: 0}}\n", "spec.workers.surge: it is 0; it can be 1 or more"},
 		"no bool":       {head + "spec: {finalize: {keepNamespace: perhaps}}\n", `it must be true or false`},
@@ -157,7 +158,7 @@ func TestLayersLieOverEachOther(t *testing.T) {
 	assert.Equal(t, Duration(7*time.Minute), e.Spec.Soak.PerWorker)
 	assert.Equal(t, Duration(48*time.Hour), e.Spec.Soak.BeforeFinalize)
 	for path, want := range map[string]string{
-		"spec.workers.surge": "installation.yaml:4", "spec.soak.perWorker": "customer.yaml:4", "spec.soak.beforeFinalize": "built-in:8", "spec.windows.cutoff": "built-in",
+		"spec.workers.surge": "installation.yaml:4", "spec.soak.perWorker": "customer.yaml:4", "spec.soak.beforeFinalize": "built-in:10", "spec.windows.cutoff": "built-in",
 	} {
 		assert.Equal(t, want, e.Origins[path], path)
 	}

@@ -33,6 +33,7 @@ type Spec struct {
 	Description   string         `yaml:"description,omitempty" json:"description,omitempty" jsonschema_description:"What was agreed, and where, for example a change request."`
 	Clusters      Clusters       `yaml:"clusters,omitempty" json:"clusters,omitzero" jsonschema_description:"Clusters that the playbook is for."`
 	Windows       *Windows       `yaml:"windows,omitempty" json:"windows,omitempty" jsonschema_description:"When something may begin. Without it, nothing waits for a time."`
+	ControlPlane  ControlPlane   `yaml:"controlPlane,omitempty" json:"controlPlane,omitzero" jsonschema_description:"What becomes of the control plane."`
 	Workers       Workers        `yaml:"workers,omitempty" json:"workers,omitzero" jsonschema_description:"How workers are replaced."`
 	Soak          Soak           `yaml:"soak,omitempty" json:"soak,omitzero" jsonschema_description:"How long a cluster runs undisturbed in between."`
 	Limits        Limits         `yaml:"limits,omitempty" json:"limits,omitzero" jsonschema_description:"How long something may take."`
@@ -102,6 +103,12 @@ type Period struct {
 	To       Local    `yaml:"to,omitempty" json:"to,omitzero" jsonschema_description:"End of one that happens once; a day alone is part of it."`
 	TimeZone string   `yaml:"timeZone,omitempty" json:"timeZone,omitempty" jsonschema_description:"IANA name of the zone that its times are in; that of all windows when nothing is said."`
 	Reason   string   `yaml:"reason,omitempty" json:"reason,omitempty" jsonschema_description:"Why, for people."`
+}
+
+// ControlPlane says what becomes of the control plane.
+type ControlPlane struct {
+	// Replicas are made by the KubeadmControlPlane once it has taken over the first machine.
+	Replicas int `yaml:"replicas,omitempty" json:"replicas,omitempty" jsonschema:"enum=1,enum=3,enum=5" jsonschema_description:"How many control plane machines there are in the end. With kubeadm before 1.27 nothing can be written while one joins."`
 }
 
 // Workers say how workers are replaced.

@@ -206,7 +206,7 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 	for i, n := range s.Nights {
 		row := newNightRow(i, n, zone)
 		for _, w := range n.Work {
-			row.Work = append(row.Work, noticed(w, forced, said(s, "spec.workers.concurrency"))+" Done by about "+clockTime(n, w.To, zone)+".")
+			row.Work = append(row.Work, noticed(w, forced, said(s, "spec.workers.concurrency"), said(s, "spec.controlPlane.replicas"))+" Done by about "+clockTime(n, w.To, zone)+".")
 		}
 		v.Rows = append(v.Rows, row)
 	}
@@ -266,11 +266,16 @@ func said(s *plan.Schedule, path string) string {
 	return ""
 }
 
-// noticed says what a customer notices of a stretch of work; forced drains do not wait for disruption budgets for ever, and abreast is how many workers go at the same time.
-func noticed(w plan.Work, forced bool, abreast string) string {
+// noticed says what a customer notices of a stretch of work; forced drains do not wait for disruption budgets for ever, abreast is how many workers go at the same time, and
+// controlPlanes how many control planes there are in the end.
+func noticed(w plan.Work, forced bool, abreast, controlPlanes string) string {
 	switch w.Phase {
 	case plan.PhaseControlPlane:
-		return "The control plane is replaced: the API keeps its name, and your pods go on running; a connection to the API may have to be made again."
+		out := "The control plane is replaced: the API keeps its name, and your pods go on running; a connection to the API may have to be made again."
+		if controlPlanes != "" && controlPlanes != "1" {
+			out += " Afterwards it gets further machines, until there are " + controlPlanes + ": while one joins, changes through the API may have to wait."
+		}
+		return out
 	case plan.PhaseWorkers:
 		if n := len(w.Workers); n > 0 {
 			order := "one after the other"

@@ -18,7 +18,10 @@ func TestCustomersReadHowManyNodesGoAtTheSameTime(t *testing.T) {
 		"2": "3 worker nodes are replaced, up to 2 at the same time: pods on them move, within your disruption budgets. Files that a pod keeps only on its node (emptyDir, hostPath) go with the node.",
 	} {
 		s := &plan.Schedule{Values: []plan.Value{{Path: "spec.workers.surge", Value: "9"}, {Path: "spec.workers.concurrency", Value: value}}}
-		assert.Equal(t, want, noticed(work, false, said(s, "spec.workers.concurrency")), value)
+		assert.Equal(t, want, noticed(work, false, said(s, "spec.workers.concurrency"), ""), value)
 	}
 	assert.Empty(t, said(&plan.Schedule{}, "spec.workers.concurrency"))
+	work.Phase = plan.PhaseControlPlane
+	assert.NotContains(t, noticed(work, false, "", "1"), "further machines")
+	assert.Contains(t, noticed(work, false, "", "3"), "until there are 3: while one joins, changes through the API may have to wait.")
 }

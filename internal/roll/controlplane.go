@@ -64,6 +64,8 @@ type Roller struct {
 	Begun func() []string
 	// Surge is how many new workers one that is replaced may ask for, itself counted; less than one is one.
 	Surge int64
+	// ControlPlanes is how many control plane machines there are in the end; less than two is one.
+	ControlPlanes int64
 	// DrainFor is how long a node may take to drain; zero is the patience of every step. Force deletes what has not left by then.
 	DrainFor time.Duration
 	Force    bool

@@ -11,7 +11,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
 
@@ -68,10 +67,7 @@ func (c *Roller) VerifyRecognized(ctx context.Context) error {
 // become known; what it would do wrongly does not pass.
 func (c *Roller) Calm(ctx context.Context) error {
 	err := c.poll(ctx, func(ctx context.Context) (string, error) {
-		found, err := c.Forecast(ctx, func(ctx context.Context) (etcd.Members, error) {
-			all, _, err := c.membersNow(ctx)
-			return all, err
-		})
+		found, err := c.Forecast(ctx, c.membersOfAny)
 		if err != nil {
 			return "", err
 		}
@@ -114,18 +110,7 @@ func (c *Roller) VerifyHandedOver(ctx context.Context) error {
 		if live == nil {
 			return "KubeadmControlPlane/" + c.Picture.ID + " to exist"
 		}
-		for _, want := range []struct{ condition, status string }{
-			{clusterv1.PausedCondition, "False"},
-			{controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition, "True"},
-			{controlplanev1.KubeadmControlPlaneControlPlaneComponentsHealthyCondition, "True"},
-			{controlplanev1.KubeadmControlPlaneAvailableCondition, "True"},
-			{controlplanev1.KubeadmControlPlaneRollingOutCondition, "False"},
-		} {
-			if status, message := adopt.Condition(live, want.condition); status != want.status {
-				return strings.TrimSuffix(fmt.Sprintf("condition %s=%s of KubeadmControlPlane/%s: %s", want.condition, want.status, c.Picture.ID, message), ": ")
-			}
-		}
-		return ""
+		return c.unsound(live)
 	})
 	if err != nil {
 		return err

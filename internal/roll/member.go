@@ -64,10 +64,15 @@ func (c *Roller) legacyEndpoint() string { return c.Members.Endpoints()[0] }
 // SaveEtcd saves etcd to a file, and opens it to see that it is whole. A file that is there is somebody's backup, and stays: the new one gets a
 // number in its name.
 func (c *Roller) SaveEtcd(ctx context.Context) error {
+	return c.saveFrom(ctx, c.Members, c.legacyEndpoint())
+}
+
+// saveFrom saves etcd as a member has it, in a file that does not exist yet.
+func (c *Roller) saveFrom(ctx context.Context, from *etcd.Client, at string) error {
 	ending := filepath.Ext(c.Snapshot)
 	stem, path := strings.TrimSuffix(c.Snapshot, ending), c.Snapshot
 	for n := 2; ; n++ {
-		saved, err := c.Members.Save(ctx, c.legacyEndpoint(), path, c.EtcdPrefix, nil)
+		saved, err := from.Save(ctx, at, path, c.EtcdPrefix, nil)
 		if err == nil {
 			c.note("etcd is saved in %s: revision %d, %d keys, %d bytes, sha256 %s", saved.Path, saved.Revision, saved.Keys, saved.Bytes, saved.SHA256)
 			return c.saved(ctx, saved)
@@ -104,7 +109,15 @@ func (c *Roller) SaveLast(ctx context.Context) error {
 
 // Restoration is the command that makes a data directory of a snapshot for the new machine's etcd. It asks only the management cluster: the workload cluster may be down.
 func (c *Roller) Restoration(ctx context.Context, file string) (string, error) {
-	machine, err := c.infrastructure(ctx)
+	all, err := c.byAge(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(all) == 0 {
+		return "", fmt.Errorf("%w: cluster %s has none", ErrNotAlone, c.Picture.ID)
+	}
+	// Of several machines the oldest one: the others join it again.
+	machine, err := c.must(ctx, kvmMachineKind(), text(all[0], "spec", "infrastructureRef", "name"))
 	if err != nil {
 		return "", err
 	}

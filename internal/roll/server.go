@@ -66,13 +66,21 @@ func (c *Roller) newEtcd(ctx context.Context) (*etcd.Client, error) {
 	if node == nil {
 		return nil, fmt.Errorf("%w: the new machine has no Node, so its etcd cannot be reached", ErrUnwell)
 	}
+	return c.etcdOn(node.GetName())
+}
+
+// etcdOn asks the etcd of a Node, through its pod.
+func (c *Roller) etcdOn(node string) (*etcd.Client, error) {
 	return etcd.New(etcd.Options{
-		Endpoints: []etcd.Endpoint{{URL: "https://localhost:" + strconv.Itoa(clientPort)}}, TLS: c.Credentials,
+		Endpoints: []etcd.Endpoint{{URL: ownEndpoint()}}, TLS: c.Credentials,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return c.DialPod(ctx, systemNamespace, etcdPod+node.GetName(), clientPort)
+			return c.DialPod(ctx, systemNamespace, etcdPod+node, clientPort)
 		},
 	})
 }
+
+// ownEndpoint is that of a member as its own machine calls it.
+func ownEndpoint() string { return "https://localhost:" + strconv.Itoa(clientPort) }
 
 // newServerConfig is the way to the new API server, whoever answers under the old name.
 func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {

@@ -57,6 +57,11 @@ func (t *translation) pools() []*pool {
 	return order
 }
 
+// bound tells of workers with directories of their host, to which their replacements are tied.
+func (p *pool) bound() bool {
+	return slices.ContainsFunc(p.nodes, func(n *legacy.Node) bool { return n.Sizing != nil && len(n.Sizing.HostVolumes) > 0 })
+}
+
 // machineDeployment makes a MachineDeployment and its two templates. Its labels match no adopted Machine: a MachineSet takes every
 // Machine that its selector matches, and deletes what is too many (capi-contract.md 15).
 func (t *translation) machineDeployment(p *pool) {
@@ -80,7 +85,12 @@ func (t *translation) machineDeployment(p *pool) {
 	o.set("spec.replicas", int64(0), t.from("workers", ids...))
 	labels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name}
 	o.set("spec.selector.matchLabels", labels, t.from("workers"))
-	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}}, t.from("workers"))
+	rolling, why := map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}, t.from("workers")
+	if p.bound() {
+		// Its host takes one VM of the cluster: one more would wait there for ever, and a rollout with it.
+		rolling, why = map[string]any{"maxSurge": int64(0), "maxUnavailable": int64(1)}, t.from("host-volumes", t.configAt(at(sizesOf(legacy.Worker), p.nodes[0].Position, "hostVolumes"), 0, "mountTag"))
+	}
+	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": rolling}, why)
 	// Cluster API puts labels of this domain on the Node; kubelets may not set them themselves.
 	machineLabels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name, "node-role.kubernetes.io/worker": ""}
 	o.set("spec.template.metadata.labels", machineLabels, t.from("node-labels"))

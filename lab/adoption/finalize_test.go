@@ -2,6 +2,7 @@ package adoption
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -99,6 +102,41 @@ func TestTheWholeMigration(t *testing.T) {
 	code, _, said = x.o.rollback(t.Context())
 	require.Equal(t, cli.CodeBlocked, code, said)
 	assert.Contains(t, said, "the point of no return is passed")
+	x.rollsLikeAny()
+}
+
+// rollsLikeAny rolls control plane and workers as people roll those of any cluster, with nothing but Cluster API.
+func (x *takeover) rollsLikeAny() {
+	x.Helper()
+	deployments := &clusterv1.MachineDeploymentList{}
+	require.NoError(x, x.management.List(x.Context(), deployments, client.InNamespace(x.o.c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: x.o.c.ID}))
+	all := []client.Object{x.kcp()}
+	for i := range deployments.Items {
+		all = append(all, &deployments.Items[i])
+	}
+	machines := func() (names []string) {
+		list := &clusterv1.MachineList{}
+		require.NoError(x, x.management.List(x.Context(), list, client.InNamespace(x.o.c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: x.o.c.ID}))
+		for i := range list.Items {
+			names = append(names, list.Items[i].Name)
+		}
+		return names
+	}
+	before := machines()
+	probe := startProbe(x.T, x.o.c.Inside(x.T, "prober", "system:masters"), false)
+	for _, o := range all {
+		require.NoError(x, x.management.Patch(x.Context(), o, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"rollout":{"after":%q}}}`, time.Now().UTC().Format(time.RFC3339)))))
+	}
+	x.until("every machine is another one, and as many as before", func() bool {
+		now := machines()
+		return len(now) == len(before) && !slices.ContainsFunc(now, func(name string) bool { return slices.Contains(before, name) })
+	})
+	x.Logf("the API by its name while everything is rolled: %s", probe())
+	x.until("Cluster API is content", func() bool {
+		code, _, _ := x.o.migrate(x.Context(), "forecast", x.o.c.ID, "--detailed-exitcode")
+		return code == cli.CodeOK && len(x.masters()) == 1
+	})
+	assert.Equal(x, map[string]etcd.Role{x.masters()[0].Name: etcd.Leader}, x.roles())
 }
 
 // assertFinal says that nothing legacy is left, that the provider's own leads to the cluster, and that no mark of the migration is on what stays.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -54,14 +55,18 @@ func machineAddress(kind, number int) net.IP {
 
 const (
 	guestPause = 100 * time.Millisecond
-	// joinScript has to be in the bootstrap data of the first control plane machine.
-	joinScript = "/etc/kubernetes/join-existing-etcd.py"
+	// joinScript has to be in the bootstrap data of control plane machines; it has the names of both files of kubeadm in it, so the command tells what is done.
+	joinScript  = "/etc/kubernetes/join-existing-etcd.py"
+	initCommand = "kubeadm init --config"
+	joinCommand = "kubeadm join --config"
+	// stranger is a member of etcd that is no machine's.
+	stranger = "stranger"
 )
 
-// Guest stands in for the inside of the first control plane machine that
-// Cluster API makes: what its bootstrap data do is done here, with a real etcd
-// and a real API server on the data of the workload cluster, but as processes.
-// The script that the real machine runs is tried in lab/initjoin. There is a
+// Guest stands in for the inside of the machines that Cluster API makes: what
+// the bootstrap data of control planes do is done here, with a real etcd and a
+// real API server on the data of the workload cluster, but as processes. The
+// script that the real first machine runs is tried in lab/initjoin. There is a
 // kubelet as far as connections to ports of pods go.
 type Guest struct {
 	c    *Cluster
@@ -73,8 +78,10 @@ type Guest struct {
 	waiting int
 	err     error
 	booted  int
-	leading string
-	running []string
+	// leading are the machines whose controllers run, in the order in which they came; running are the programs of each, and members the addresses of etcd there.
+	leading []string
+	running map[string][]string
+	members map[string]string
 }
 
 // Boots lets machines of the cluster boot until the test ends. It needs
@@ -82,7 +89,7 @@ type Guest struct {
 func (c *Cluster) Boots(tb testing.TB) *Guest {
 	tb.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
-	g := &Guest{c: c, stop: stop}
+	g := &Guest{c: c, stop: stop, running: map[string][]string{}, members: map[string]string{}}
 	c.world.kubelet.watch(c.Namespace)
 	legacy, err := newMaster(ctx, c)
 	require.NoError(tb, err)
@@ -93,7 +100,7 @@ func (c *Cluster) Boots(tb testing.TB) *Guest {
 		stop()
 		g.done.Wait()
 		c.world.kubelet.forget(c.Namespace)
-		g.halt(context.WithoutCancel(tb.Context()))
+		g.haltAll(context.WithoutCancel(tb.Context()))
 		require.NoError(tb, g.Err())
 	})
 	return g
@@ -117,14 +124,14 @@ func (g *Guest) Hold(tb testing.TB) {
 // AddVoter adds a voter to etcd that is none of ours.
 func (g *Guest) AddVoter(tb testing.TB) {
 	tb.Helper()
-	sibling, err := g.c.Workload.NewSibling("stranger", []net.IP{machineAddress(strangers, g.c.number), net.ParseIP(machineGateway)}, g.c.APIDomain)
+	sibling, err := g.c.Workload.NewSibling(stranger, []net.IP{machineAddress(strangers, g.c.number), net.ParseIP(machineGateway)}, g.c.APIDomain)
 	require.NoError(tb, err)
 	url, _, _, _ := g.c.Workload.EtcdClientFiles()
 	legacy, err := g.library(url)
 	require.NoError(tb, err)
 	defer func() { require.NoError(tb, legacy.Close()) }()
 	joined := make(chan error, 1)
-	go func() { joined <- g.join(tb.Context(), sibling) }()
+	go func() { joined <- g.joinEtcd(tb.Context(), sibling, url, true) }()
 	require.Eventually(tb, func() bool {
 		all, err := legacy.MemberList(tb.Context())
 		require.NoError(tb, err)
@@ -204,8 +211,10 @@ func (g *Guest) joinWorkers(ctx context.Context, api client.Client, joined map[t
 		if joined[p.UID] || p.DeletionTimestamp != nil || p.Status.PodIP == "" || !running(p) {
 			continue
 		}
-		if err := g.readBootstrap(ctx, p.Name, "/run/kubeadm/kubeadm-join-config.yaml"); err != nil {
+		if data, err := g.bootstrap(ctx, p.Name); err != nil {
 			return err
+		} else if !strings.Contains(data, joinCommand) {
+			return fmt.Errorf("the bootstrap data of %s do not have %q", p.Name, joinCommand)
 		}
 		set := &appsv1.DaemonSet{}
 		if err := api.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"}, set); err != nil {
@@ -243,11 +252,14 @@ func (g *Guest) evicted(ctx context.Context, api client.Client) error {
 	return nil
 }
 
-// leader is the new machine, when its controllers run.
+// leader is the oldest of the machines whose controllers run.
 func (g *Guest) leader() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.leading
+	if len(g.leading) == 0 {
+		return ""
+	}
+	return g.leading[0]
 }
 
 func (g *Guest) fail(err error) {
@@ -259,41 +271,61 @@ func (g *Guest) fail(err error) {
 	}
 }
 
-// live boots the machine whose pod runs, and halts it when the pod goes.
+// life is that of one machine: off ends it, and over is closed when nothing of it is left to do.
+type life struct {
+	name string
+	off  context.CancelFunc
+	over chan struct{}
+}
+
+// live boots every control plane machine whose pod runs, and halts it when the pod goes.
 func (g *Guest) live(ctx context.Context) {
-	var on *corev1.Pod
-	var machine sync.WaitGroup
-	off := func() {}
+	lives := map[types.UID]life{}
+	end := func(uid types.UID) {
+		lives[uid].off()
+		<-lives[uid].over
+		g.halt(ctx, lives[uid].name)
+		delete(lives, uid)
+	}
 	for ctx.Err() == nil {
-		pod, err := g.pod(ctx)
-		switch {
-		case err != nil:
-		case on != nil && (pod == nil || pod.UID != on.UID):
-			off()
-			machine.Wait()
-			g.halt(ctx)
-			on = nil
-		case on == nil && pod != nil:
-			on = pod
-			life, end := context.WithCancel(ctx)
-			off = end
-			machine.Go(func() {
-				if err := g.boot(life, pod); err != nil && life.Err() == nil {
-					g.fail(fmt.Errorf("booting %s: %w", pod.Name, err))
+		if pods, err := g.pods(ctx); err == nil {
+			for uid := range lives {
+				if pods[uid] == nil {
+					end(uid)
 				}
-			})
+			}
+			for uid, pod := range pods {
+				if _, on := lives[uid]; !on {
+					lives[uid] = g.begin(ctx, pod)
+				}
+			}
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(guestPause):
 		}
 	}
-	off()
-	machine.Wait()
+	for _, l := range lives {
+		l.off()
+		<-l.over
+	}
 }
 
-// pod is that of the control plane machine, if it runs.
-func (g *Guest) pod(ctx context.Context) (*corev1.Pod, error) {
+// begin boots a machine beside whatever else happens.
+func (g *Guest) begin(ctx context.Context, pod *corev1.Pod) life {
+	own, off := context.WithCancel(ctx)
+	l := life{name: pod.Name, off: off, over: make(chan struct{})}
+	go func() {
+		defer close(l.over)
+		if err := g.boot(own, pod); err != nil && own.Err() == nil {
+			g.fail(fmt.Errorf("booting %s: %w", pod.Name, err))
+		}
+	}()
+	return l
+}
+
+// pods are those of the control plane machines that run.
+func (g *Guest) pods(ctx context.Context) (map[types.UID]*corev1.Pod, error) {
 	var pods corev1.PodList
 	err := g.c.world.Client.List(ctx, &pods, client.InNamespace(g.c.Namespace), client.MatchingLabels{
 		clusterv1.ClusterNameLabel: g.c.ID, infrav1.RoleLabel: infrav1.RoleControlPlane,
@@ -301,21 +333,26 @@ func (g *Guest) pod(ctx context.Context) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	run := map[types.UID]*corev1.Pod{}
 	for i := range pods.Items {
 		if p := &pods.Items[i]; p.DeletionTimestamp == nil && p.Status.PodIP != "" && running(p) {
-			return p, nil
+			run[p.UID] = p
 		}
 	}
-	return nil, nil //nolint:nilnil // a machine that does not run is an ordinary answer
+	return run, nil
 }
 
-// boot does what the bootstrap data say. Steps: look at them; add the machine to
-// etcd as a learner; start etcd and wait until it votes; start the API server;
-// register the Node and its static pods, and leave behind what kubeadm does.
+// boot does what the bootstrap data say. Steps: look at them; join etcd, the first machine as a learner that waits until it votes, the others at once; start the API
+// server; register the Node and its static pods; and the first one leaves behind what kubeadm does.
 func (g *Guest) boot(ctx context.Context, pod *corev1.Pod) error {
 	address := net.ParseIP(pod.Status.PodIP)
-	if err := g.readBootstrap(ctx, pod.Name, "/run/kubeadm/kubeadm.yaml", joinScript); err != nil {
+	data, err := g.bootstrap(ctx, pod.Name)
+	if err != nil {
 		return err
+	}
+	first := strings.Contains(data, initCommand)
+	if !strings.Contains(data, joinScript) || first == strings.Contains(data, joinCommand) {
+		return fmt.Errorf("its bootstrap data do not have %s, and %q or %q", joinScript, initCommand, joinCommand)
 	}
 	if g.isHeld() {
 		return nil
@@ -324,50 +361,53 @@ func (g *Guest) boot(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	if err := g.join(ctx, sibling); err != nil {
+	if err := g.joinEtcd(ctx, sibling, g.member(), first); err != nil {
 		return err
 	}
 	server, err := sibling.APIServer()
 	if err != nil {
 		return err
 	}
-	g.started(server.Name)
+	g.started(sibling.Name, server.Name)
 	if err := g.c.Workload.Run(ctx, server); err != nil {
 		return err
 	}
 	if err := g.kubelet(ctx, sibling); err != nil {
 		return err
 	}
-	if err := g.register(ctx, pod.Name, address); err != nil {
+	if err := g.register(ctx, server.URL, pod.Name, address, first); err != nil {
 		return err
 	}
 	g.mu.Lock()
 	g.booted++
-	g.leading = pod.Name
+	g.leading = append(g.leading, pod.Name)
 	g.mu.Unlock()
 	return nil
 }
 
-// readBootstrap makes sure that the machine was told to do what it does here.
-func (g *Guest) readBootstrap(ctx context.Context, name string, wanted ...string) error {
+// member is an address of etcd that answers as far as anybody knows: that of the first machine that has come, before that the legacy master's.
+func (g *Guest) member() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.leading) > 0 {
+		return g.members[g.leading[0]]
+	}
+	url, _, _, _ := g.c.Workload.EtcdClientFiles()
+	return url
+}
+
+// bootstrap are the bootstrap data of a machine.
+func (g *Guest) bootstrap(ctx context.Context, name string) (string, error) {
 	machine := &clusterv1.Machine{}
 	if err := g.c.world.Client.Get(ctx, client.ObjectKey{Namespace: g.c.Namespace, Name: name}, machine); err != nil {
-		return err
+		return "", err
 	}
 	secret := &corev1.Secret{}
 	if machine.Spec.Bootstrap.DataSecretName == nil {
-		return errors.New("it has no bootstrap data")
+		return "", errors.New("it has no bootstrap data")
 	}
-	if err := g.c.world.Client.Get(ctx, client.ObjectKey{Namespace: g.c.Namespace, Name: *machine.Spec.Bootstrap.DataSecretName}, secret); err != nil {
-		return err
-	}
-	data := string(secret.Data["value"])
-	for _, want := range wanted {
-		if !strings.Contains(data, want) {
-			return fmt.Errorf("its bootstrap data do not have %s", want)
-		}
-	}
-	return nil
+	err := g.c.world.Client.Get(ctx, client.ObjectKey{Namespace: g.c.Namespace, Name: *machine.Spec.Bootstrap.DataSecretName}, secret)
+	return string(secret.Data["value"]), err
 }
 
 func (g *Guest) library(urls ...string) (*clientv3.Client, error) {
@@ -379,15 +419,19 @@ func (g *Guest) library(urls ...string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: urls, TLS: config, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
 }
 
-// join adds the machine to etcd and waits for its promotion.
-func (g *Guest) join(ctx context.Context, sibling *mc.Sibling) error {
-	url, _, _, _ := g.c.Workload.EtcdClientFiles()
-	legacy, err := g.library(url)
+// joinEtcd adds a machine to the etcd of a member and waits until it votes: as a learner, which somebody promotes, or with a vote from the first moment on, as kubeadm
+// before 1.27 does it, so that nothing can be written until it runs.
+func (g *Guest) joinEtcd(ctx context.Context, sibling *mc.Sibling, member string, learner bool) error {
+	other, err := g.library(member)
 	if err != nil {
 		return err
 	}
-	defer legacy.Close() //nolint:errcheck // Nothing is written any more.
-	all, err := legacy.MemberAddAsLearner(ctx, []string{sibling.Peer()})
+	defer other.Close() //nolint:errcheck // Nothing is written any more.
+	add := other.MemberAdd
+	if learner {
+		add = other.MemberAddAsLearner
+	}
+	all, err := add(ctx, []string{sibling.Peer()})
 	if err != nil {
 		return err
 	}
@@ -403,7 +447,10 @@ func (g *Guest) join(ctx context.Context, sibling *mc.Sibling) error {
 	if err != nil {
 		return err
 	}
-	g.started(process.Name)
+	g.started(sibling.Name, process.Name)
+	g.mu.Lock()
+	g.members[sibling.Name] = process.URL
+	g.mu.Unlock()
 	if err := g.c.Workload.Run(ctx, process); err != nil {
 		return err
 	}
@@ -443,25 +490,43 @@ func (g *Guest) Held() int {
 	return g.waiting
 }
 
-func (g *Guest) started(name string) {
+func (g *Guest) started(machine, name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.running = append(g.running, name)
+	g.running[machine] = append(g.running[machine], name)
 }
 
-// halt ends the machine's programs, as powering it off would.
-func (g *Guest) halt(ctx context.Context) {
+// halt ends a machine's programs, as powering it off would.
+func (g *Guest) halt(ctx context.Context, machine string) {
 	g.mu.Lock()
-	names := g.running
-	g.running, g.leading = nil, ""
+	names := g.running[machine]
+	delete(g.running, machine)
+	delete(g.members, machine)
+	g.leading = slices.DeleteFunc(g.leading, func(name string) bool { return name == machine })
 	g.mu.Unlock()
 	for _, name := range names {
 		_ = g.c.Workload.KillComponent(ctx, name) // It may have ended already, as a removed member of etcd does.
 	}
 }
 
-// register makes the Node and what a kubelet and kubeadm make beside it.
-func (g *Guest) register(ctx context.Context, name string, address net.IP) error {
+// haltAll ends everything that runs.
+func (g *Guest) haltAll(ctx context.Context) {
+	g.mu.Lock()
+	all := slices.Collect(maps.Keys(g.running))
+	g.mu.Unlock()
+	for _, machine := range all {
+		g.halt(ctx, machine)
+	}
+}
+
+// register makes the Node and what a kubelet makes beside it, by the machine's own API server; on the first machine also what kubeadm leaves for those that join.
+func (g *Guest) register(ctx context.Context, server, name string, address net.IP, first bool) error {
+	config := g.c.Workload.Config()
+	config.Host, config.Timeout = server, 10*time.Second
+	api, err := client.New(config, client.Options{Scheme: g.c.world.Client.Scheme()})
+	if err != nil {
+		return err
+	}
 	node := g.node(name, address)
 	node.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}
 	node.Spec.Taints = []corev1.Taint{
@@ -488,13 +553,15 @@ func (g *Guest) register(ctx context.Context, name string, address net.IP) error
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		})
 	}
-	objects = append(objects, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
-		Data:       map[string]string{"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nkubernetesVersion: v1.22.17\n"},
-	},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubelet-config-1.22"}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:get-nodes"}})
-	return create(ctx, g.c.Workload.Client(), objects...)
+	if first {
+		objects = append(objects, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
+			Data:       map[string]string{"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nkubernetesVersion: v1.22.17\n"},
+		},
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubelet-config-1.22"}},
+			&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:get-nodes"}})
+	}
+	return create(ctx, api, objects...)
 }
 
 // node is a Node as its kubelet makes it, for all that anybody here looks at.

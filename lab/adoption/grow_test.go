@@ -1,0 +1,82 @@
+package adoption
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+)
+
+// grow runs the migration to three control planes, after people have accepted that writes stop meanwhile.
+func (x *takeover) grow(ctx context.Context, more ...string) (cli.Code, string, string) {
+	return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn, "--control-planes", "3", "--accept", "CHK-CP-006=agreed, CHG-4713"}, more...)...)
+}
+
+// assertGrown says that there are three control planes, each with a vote, and that nothing more would come of them.
+func (x *takeover) assertGrown() {
+	x.Helper()
+	masters := x.masters()
+	require.Len(x, masters, 3)
+	roles := x.roles()
+	assert.Len(x, roles, 3)
+	for i := range masters {
+		role, member := roles[masters[i].Name]
+		assert.True(x, member, "%s is a member of etcd: %v", masters[i].Name, roles)
+		assert.NotEqual(x, etcd.Learner, role)
+	}
+	code, stdout, said := x.o.migrate(x.Context(), "forecast", x.o.c.ID, "--detailed-exitcode")
+	assert.Equal(x, cli.CodeOK, code, stdout+said)
+}
+
+// TestControlPlanesThatWereAskedFor come once the first one is taken over, one after the other, by the real KubeadmControlPlane, also when the program is killed after every
+// change; the rest of the migration then works with three.
+func TestControlPlanesThatWereAskedFor(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "hydra", 1)
+	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
+	require.Equal(t, cli.CodeOK, code, said)
+	require.Len(t, x.masters(), 1)
+
+	// That writes stop is a decision.
+	code, _, said = x.run(t.Context(), "--approve", migrate.GateNoReturn, "--control-planes", "3")
+	require.Equal(t, cli.CodeDecision, code, said)
+	assert.Contains(t, said, "CHK-CP-006")
+	code, _, said = x.run(t.Context(), "--control-planes", "2")
+	require.Equal(t, cli.CodeUsage, code, said)
+	assert.Contains(t, said, "an odd number of members")
+	assert.Len(t, x.masters(), 1)
+
+	probe := startProbe(t, x.o.c.Inside(t, "prober", "system:masters"), false)
+	x.o.untilDone(t, 1, changes, x.grow, cli.CodeOK)
+	t.Logf("the API by its name while two control planes join: %s", probe())
+	x.assertGrown()
+	events := decodeEvents(t, x)
+	assert.Contains(t, events, "etcd is saved in ")
+	assert.Contains(t, events, "etcd after: ")
+	code, stdout, said := x.o.migrate(t.Context(), "status", x.o.c.ID)
+	require.Equal(t, cli.CodeOK, code, said)
+	assert.Contains(t, stdout, "control-plane/grow")
+
+	code, _, said = x.grow(t.Context(), "--until", plan.PhaseFinalize, "--approve", plan.PhaseFinalize, "--soak", "0s")
+	require.Equal(t, cli.CodeOK, code, said)
+	x.assertGrown()
+}
+
+// decodeEvents is what was noted of the migration so far.
+func decodeEvents(t *testing.T, x *takeover) string {
+	t.Helper()
+	events, err := migrate.LoadEvents(t.Context(), reader(t), x.o.c.Namespace, x.o.c.ID)
+	require.NoError(t, err)
+	var out strings.Builder
+	for i := range events {
+		out.WriteString(events[i].Message + "\n")
+	}
+	return out.String()
+}
