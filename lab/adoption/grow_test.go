@@ -2,14 +2,19 @@ package adoption
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
@@ -64,8 +69,30 @@ func TestControlPlanesThatWereAskedFor(t *testing.T) {
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, stdout, "control-plane/grow")
 
+	x.strangerGoes()
+
 	code, _, said = x.grow(t.Context(), "--until", plan.PhaseFinalize, "--approve", plan.PhaseFinalize, "--soak", "0s")
 	require.Equal(t, cli.CodeOK, code, said)
+	x.assertGrown()
+}
+
+// strangerGoes lets the KubeadmControlPlane do to a member of etcd that belongs to none of its machines what is forecast.
+func (x *takeover) strangerGoes() {
+	x.Helper()
+	k := x.kcp()
+	pause := func(value string) {
+		require.NoError(x, x.management.Patch(x.Context(), k, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value))))
+	}
+	pause(`""`)
+	x.guest.AddVoter(x.T)
+	code, out, said := x.o.migrate(x.Context(), "forecast", x.o.c.ID, "-o", "json", "--detailed-exitcode")
+	require.Equal(x, cli.CodeChanges, code, said)
+	found := &forecast.Forecast{}
+	decodeInto(x.T, out, found)
+	require.Equal(x, map[forecast.Kind]int{forecast.RemoveMember: 1}, kinds(found), "%+v", found)
+	assert.Equal(x, "member stranger", found.Actions[0].Object)
+	pause("null")
+	x.until("the stranger is no member any more", func() bool { return len(x.roles()) == 3 })
 	x.assertGrown()
 }
 

@@ -126,18 +126,17 @@ func (g *Guest) AddVoter(tb testing.TB) {
 	tb.Helper()
 	sibling, err := g.c.Workload.NewSibling(stranger, []net.IP{machineAddress(strangers, g.c.number), net.ParseIP(machineGateway)}, g.c.APIDomain)
 	require.NoError(tb, err)
-	url, _, _, _ := g.c.Workload.EtcdClientFiles()
-	legacy, err := g.library(url)
+	other, err := g.library(g.member())
 	require.NoError(tb, err)
-	defer func() { require.NoError(tb, legacy.Close()) }()
+	defer func() { require.NoError(tb, other.Close()) }()
 	joined := make(chan error, 1)
-	go func() { joined <- g.joinEtcd(tb.Context(), sibling, url, true) }()
+	go func() { joined <- g.joinEtcd(tb.Context(), sibling, g.member(), true) }()
 	require.Eventually(tb, func() bool {
-		all, err := legacy.MemberList(tb.Context())
+		all, err := other.MemberList(tb.Context())
 		require.NoError(tb, err)
 		for _, m := range all.Members {
 			if m.IsLearner {
-				_, err := legacy.MemberPromote(tb.Context(), m.ID)
+				_, err := other.MemberPromote(tb.Context(), m.ID)
 				return err == nil
 			}
 		}
