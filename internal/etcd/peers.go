@@ -26,6 +26,17 @@ type Peer struct {
 	Active bool
 	// RoundTrip is the mean time of a message there and back since the server started, 0 before the first one.
 	RoundTrip time.Duration
+	// Measured is how often RoundTrip was measured, and Total the sum: two looks tell what was measured in between. etcd measures every half minute.
+	Measured uint64
+	Total    time.Duration
+}
+
+// Since is the mean time of a message there and back since an earlier look, and whether any was measured.
+func (p Peer) Since(earlier Peer) (time.Duration, bool) {
+	if p.Measured <= earlier.Measured {
+		return 0, false
+	}
+	return (p.Total - earlier.Total) / time.Duration(p.Measured-earlier.Measured), true //nolint:gosec // Counts of half minutes.
 }
 
 // Peers tells how the server at one endpoint reaches the other members, learners as well.
@@ -75,7 +86,8 @@ func readPeers(text []byte) (map[ID]Peer, error) {
 	}
 	err = each(metricRoundTrip, labelTo, func(p *Peer, m *dto.Metric) {
 		if n := m.GetHistogram().GetSampleCount(); n > 0 {
-			p.RoundTrip = time.Duration(m.GetHistogram().GetSampleSum() / float64(n) * float64(time.Second))
+			p.Measured, p.Total = n, time.Duration(m.GetHistogram().GetSampleSum()*float64(time.Second))
+			p.RoundTrip = p.Total / time.Duration(n) //nolint:gosec // A count of half minutes.
 		}
 	})
 	return peers, err

@@ -46,6 +46,9 @@ type ring struct {
 	lose, away map[string]bool
 	// done is what was changed, in its order, and what was told of it meanwhile.
 	done []string
+	// takes are the times of messages to the new member, of which looks have been seen.
+	takes []time.Duration
+	looks int
 }
 
 // newRing has the legacy member, and the new machine's with or without a vote.
@@ -54,6 +57,24 @@ func newRing(learner bool) *ring {
 		leader: legacyID, lose: map[string]bool{}, away: map[string]bool{},
 		members: []*pb.Member{{ID: legacyID, Name: "etcd", PeerURLs: []string{"https://127.0.0.1:2380"}}, {ID: newID, Name: "al9qy-cp-x", PeerURLs: []string{peerOfNew}, IsLearner: learner}},
 	}
+}
+
+// measured is how long messages to the new member have taken so far, as a page of metrics: one more with each look.
+func (r *ring) measured(path string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.takes) == 0 {
+		return ""
+	}
+	if path == "/metrics" {
+		r.looks = min(r.looks+1, len(r.takes))
+	}
+	sum := 0.0
+	for _, t := range r.takes[:r.looks] {
+		sum += t.Seconds()
+	}
+	const name = "etcd_network_peer_round_trip_time_seconds"
+	return fmt.Sprintf("# TYPE %[1]s histogram\n%[1]s_bucket{To=\"%[2]x\",le=\"+Inf\"} %[3]d\n%[1]s_sum{To=\"%[2]x\"} %[4]g\n%[1]s_count{To=\"%[2]x\"} %[3]d\n", name, newID, r.looks, sum)
 }
 
 func (r *ring) tell(what string) {
@@ -128,7 +149,7 @@ func (r *ring) serve(t *testing.T, id uint64, certificate tls.Certificate) strin
 			rpc.ServeHTTP(w, request)
 			return
 		}
-		_, _ = io.WriteString(w, fmt.Sprintf("# TYPE etcd_network_active_peers gauge\netcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} 1\n", legacyID, newID))
+		_, _ = io.WriteString(w, fmt.Sprintf("# TYPE etcd_network_active_peers gauge\netcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} 1\n", legacyID, newID)+r.measured(request.URL.Path))
 	}))
 	h.TLS, h.EnableHTTP2 = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, true
 	h.StartTLS()
@@ -235,6 +256,27 @@ func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
 			assert.Equal(t, test.want, r.told())
 		})
 	}
+}
+
+// TestAVoteIsNotGivenToAMemberThatIsFar, and is when it has come near, whatever was measured before.
+func TestAVoteIsNotGivenToAMemberThatIsFar(t *testing.T) {
+	t.Parallel()
+	r := newRing(true)
+	r.takes = []time.Duration{time.Minute, time.Second, 501 * time.Millisecond, 20 * time.Millisecond}
+	c := r.join(t)
+	var notes []string
+	c.Note = func(sentence string) { notes = append(notes, sentence) }
+	require.NoError(t, c.Promote(t.Context()))
+	assert.Equal(t, []string{"doubling", "promote"}, r.told())
+	assert.Equal(t, len(r.takes), r.looks, "only when the last one was near")
+	assert.Contains(t, strings.Join(notes, "\n"), "votes; a message to it and back takes 20ms")
+
+	r = newRing(true)
+	r.takes = []time.Duration{time.Second}
+	c = r.join(t)
+	c.Patience = time.Second
+	require.ErrorIs(t, c.Promote(t.Context()), context.DeadlineExceeded)
+	assert.Empty(t, r.told())
 }
 
 // TestAWayBackIsNotRefusedForTheMachineItIsTakenFor: when nobody can ask the new machine, the legacy member says that it is in. One that answers for the new machine, or does

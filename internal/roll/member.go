@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -179,11 +180,16 @@ func (c *Roller) Join(ctx context.Context) error {
 // steady is how many looks in a row have to find the new member connected before it is given a vote.
 const steady = 3
 
-// Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected is looked at here, because etcd
-// goes by what a learner acknowledged last, and of two voters both are needed for every write. That its bootstrap goes on is looked at as well: a machine that has given up,
+// slowest is how long a message to the new member and back may take: half of the time after which etcd elects another leader, as kubeadm and the legacy operators leave it.
+const slowest = 500 * time.Millisecond
+
+// Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected, and near enough as far as that was measured, is looked at
+// here, because etcd goes by what a learner acknowledged last, and of two voters both are needed for every write. That its bootstrap goes on is looked at as well: a machine that has given up,
 // because nobody promoted it in time, leaves its etcd behind, and that one is connected and up to date.
 func (c *Roller) Promote(ctx context.Context) error {
 	good := 0
+	var earlier etcd.Peer
+	var takes time.Duration
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		if err := c.stillBoots(ctx); err != nil {
 			return "", err
@@ -205,6 +211,13 @@ func (c *Roller) Promote(ctx context.Context) error {
 			good = 0
 			return "the connection to learner " + m.ID.String(), nil
 		}
+		if latest, measured := peers[m.ID].Since(earlier); measured {
+			earlier, takes = peers[m.ID], latest
+		}
+		if takes > slowest {
+			good = 0
+			return fmt.Sprintf("learner %s to come nearer: a message to it and back takes %s, and every write would wait for it", m.ID, takes.Round(time.Millisecond)), nil
+		}
 		if good++; good < steady {
 			return "the connection to learner " + m.ID.String() + " to last", nil
 		}
@@ -220,18 +233,18 @@ func (c *Roller) Promote(ctx context.Context) error {
 			return "learner " + m.ID.String() + " to catch up", nil
 		}
 		if err == nil {
-			c.note("member %s votes%s", m.ID, roundTrip(peers[m.ID]))
+			c.note("member %s votes%s", m.ID, roundTrip(takes))
 		}
 		return "", err
 	})
 }
 
 // roundTrip says how far away a member is, once that was measured: etcd does so every half minute.
-func roundTrip(peer etcd.Peer) string {
-	if peer.RoundTrip == 0 {
+func roundTrip(takes time.Duration) string {
+	if takes == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; a message to it and back takes %s", peer.RoundTrip)
+	return fmt.Sprintf("; a message to it and back takes %s", takes)
 }
 
 // VerifyPromoted shows the members, and that they agree: the table is what a majority says.
