@@ -211,7 +211,7 @@ func joinsAsLearner(v *view) verdict {
 	case more < 1:
 		return held("one control plane, as before")
 	case v.JoinsWithVote:
-		return failed(nil, "%s asked for: while each joins with kubeadm %s, nothing can be written to the API", plural(more, "more control plane is", "more control planes are"), v.TargetKubernetes)
+		return failed(nil, "%s asked for: while the first of them joins with kubeadm %s, nothing can be written to the API", plural(more, "more control plane is", "more control planes are"), v.TargetKubernetes)
 	default:
 		return held("kubeadm %s joins etcd as a learner", v.TargetKubernetes)
 	}

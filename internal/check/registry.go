@@ -443,10 +443,10 @@ func Registry() []Check {
 		},
 		{
 			ID: JoinsAsLearner, Category: categoryControlPlane, Title: "more control planes can join without stopping writes", Short: "writes stop", Severity: Decide, Needs: []Fact{Translation}, Beyond: true,
-			Hint:  "agree on it with the customer, then: --accept CHK-CP-006=\"who agreed, which ticket\"; or stay at one until Kubernetes 1.27",
+			Hint:  "agree on it with the customer, then: --accept CHK-CP-006=\"who agreed, which ticket\"; or stay at one until Kubernetes 1.29",
 			Looks: "How many control planes a playbook (`controlPlane.replicas`) or a run (`--control-planes`) asks for, and the version that they join with.",
-			Why:   "kubeadm before 1.27 gives the etcd of a machine that joins its vote before it runs. With one member that makes two, of which one is missing: nothing can be written until it runs. If it never does, writes stay stopped, and only the saved etcd leads back. On machines without hardware virtualization it took two minutes, and the liveness probe restarted the etcd that was well.",
-			Fix:   "Stay at one control plane, upgrade the cluster to 1.27 with Cluster API, and scale the KubeadmControlPlane then. Or have the customer agree to the interruption, in a window.",
+			Why:   "kubeadm before 1.29 gives the etcd of a machine that joins its vote before it runs. With one member that makes two, of which one is missing: nothing can be written until it runs; later ones find a majority without them. If it never does, writes stay stopped, and only the saved etcd leads back. On machines without hardware virtualization it took two minutes, and the liveness probe restarted the etcd that was well.",
+			Fix:   "Stay at one control plane, upgrade the cluster to 1.29 with Cluster API, and scale the KubeadmControlPlane then. Or have the customer agree to the interruption, in a window.",
 			run:   joinsAsLearner,
 		},
 
@@ -679,7 +679,7 @@ func Registry() []Check {
 		{
 			ID: "CHK-NODE-009", Category: categoryNodes, Title: "no pod leaves files behind", Short: "files on the node", Severity: Warn, Needs: []Fact{Running},
 			Hint:  "ask the owners which of them are more than a cache, and have those saved before the night",
-			Looks: "Pods that a drain evicts and that write to an emptyDir on disk or to a path of their node. Memory, sockets, devices and mounts that are only read do not count.",
+			Looks: "Pods that a drain evicts and that write to an emptyDir on disk or to a path of their node. Memory, sockets, devices, mounts that are only read and the worker's host volumes (below /data), which its replacement has as well, do not count.",
 			Why:   "A node is replaced with its disk. A pod that is made again elsewhere begins with an empty emptyDir, and finds nothing in its node's path.",
 			Fix:   "Nothing for caches and temporary files. For anything else: a volume that pods find again on every node, or a copy.",
 			run:   leavesNothingBehind,
@@ -688,7 +688,7 @@ func Registry() []Check {
 			ID: "CHK-NODE-010", Category: categoryNodes, Title: "no volume is on a node", Short: "volume on a node", Severity: Decide, Needs: []Fact{Running},
 			Hint:  "have the named volumes moved or copied before the first worker is replaced; if their files may go: --accept CHK-NODE-010=REASON",
 			Looks: "Claimed PersistentVolumes of type hostPath or local, and those whose node affinity names nodes.",
-			Why:   "Their files go with the node's disk. A pod that uses one bound to a node by name also never starts again: no other node has that name.",
+			Why:   "Their files go with the node's disk, but for those in a host volume (below /data), which the replacement of the node has as well. A pod that uses one bound to a node by name also never starts again: no other node has that name.",
 			Fix:   "Move the files to storage that is reached from every node, or let the application copy them to another replica, and delete the claim.",
 			run:   volumesCanMove,
 		},

@@ -577,8 +577,8 @@ func examples() map[string]example {
 			{"unknown version", setVersion("kubernetes", "latest"), Warn, "latest"},
 		}},
 		"CHK-CP-006": {
-			pass: func(f *Facts) { f.ControlPlanes, f.TargetKubernetes = 3, "v1.27.3" },
-			fail: []broken{{"before 1.27", func(f *Facts) { f.ControlPlanes, f.TargetKubernetes, f.JoinsWithVote = 3, "v1.22.17", true }, Decide, "2 more control planes are asked for: while each joins with kubeadm v1.22.17"}},
+			pass: func(f *Facts) { f.ControlPlanes, f.TargetKubernetes = 3, "v1.29.3" },
+			fail: []broken{{"before 1.29", func(f *Facts) { f.ControlPlanes, f.TargetKubernetes, f.JoinsWithVote = 3, "v1.22.17", true }, Decide, "2 more control planes are asked for: while the first of them joins with kubeadm v1.22.17"}},
 		},
 		"CHK-NODE-006": {
 			pass: func(f *Facts) { f.Workloads.Pods[0].Held = &drain.Hold{Message: "it hangs"} },
@@ -596,7 +596,10 @@ func examples() map[string]example {
 		},
 
 		"CHK-NODE-009": {
-			pass: func(f *Facts) { f.Workloads.Pods[0].Owner = "" },
+			pass: func(f *Facts) {
+				addHostVolume(f.Cluster, 0, "host")
+				f.Workloads.Pods[0].Node, f.Workloads.Pods[0].Loses = f.Cluster.Nodes[1].Pod.Object.Name, []string{"hostPath /data/data/pg"} // a host volume, which its replacement has
+			},
 			fail: []broken{{"an emptyDir", func(f *Facts) { f.Workloads.Pods[0].Loses = []string{"emptyDir cache", "hostPath /srv"} }, Warn, "shop/echo-1 on worker (ReplicaSet/echo): emptyDir cache, hostPath /srv"}},
 		},
 		"CHK-NODE-010": {

@@ -225,10 +225,17 @@ func endsInTime(v *view) verdict {
 
 // leavesNothingBehind looks for pods with files that only their node has.
 func leavesNothingBehind(v *view) verdict {
+	staying := map[string][]string{}
+	for i := range v.cluster.Nodes {
+		if n := &v.cluster.Nodes[i]; n.Pod != nil {
+			staying[n.Pod.Object.Name] = n.Staying()
+		}
+	}
 	var items []string
 	for i := range v.Workloads.Pods {
-		if p := &v.Workloads.Pods[i]; len(p.Loses) > 0 {
-			items = append(items, named(p)+": "+strings.Join(p.Loses, ", "))
+		p := &v.Workloads.Pods[i]
+		if loses := drain.Without(p.Loses, staying[p.Node]); len(loses) > 0 {
+			items = append(items, named(p)+": "+strings.Join(loses, ", "))
 		}
 	}
 	if len(items) > 0 {

@@ -157,7 +157,7 @@ func (s *session) candidates(ctx context.Context, p *place) ([]fleet.Candidate, 
 		if !migrate.Started(m) && m.Status.State == "" {
 			continue
 		}
-		known[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), nil) // The first run of a cluster finds out for itself.
+		known[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), nil, 1) // The first run of a cluster finds out for itself.
 		if _, there := found[m.Spec.ClusterID]; !there && migrate.Started(m) {
 			organization := strings.TrimPrefix(m.Namespace, check.TargetNamespace(""))
 			found[m.Spec.ClusterID] = fleet.Candidate{ID: m.Spec.ClusterID, Organization: organization}

@@ -27,6 +27,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -78,7 +79,7 @@ approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is
 	flags.DurationVar(&o.run.lease, "lock-duration", defaultLease, "how long run locks outlive a run that was killed")
 	flags.DurationVar(&o.run.patience, "patience", defaultPatience, "how long one step waits for controllers")
 	flags.Int64Var(&o.run.surge, "surge", 1, "how many new workers of a cluster may come at once; old ones still go one after the other, unless --concurrency says otherwise")
-	flags.IntVar(&o.run.controlPlanes, "control-planes", 1, "how many control plane machines a cluster has at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.27 writes stand still while one joins")
+	flags.IntVar(&o.run.controlPlanes, "control-planes", 1, "how many control plane machines a cluster has at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.29 writes stand still while the second one joins")
 	flags.IntVar(&o.run.abreast, "concurrency", 1, "how many workers of a cluster are replaced at the same time, after the first one, which goes alone")
 	flags.DurationVar(&o.run.soak, "soak", defaultSoak, "how long a cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	flags.VarP(&o.reports, "run-report", "", "format and file for the report of every cluster's run, with {cluster} in its name; repeatable")
@@ -152,6 +153,9 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 	for _, book := range f.books {
 		// Where notifications go is found out before the first cluster begins, and not by each of them.
 		if _, _, err := s.reactions(book); err != nil {
+			return err
+		}
+		if _, err := s.gates(book); err != nil {
 			return err
 		}
 	}
@@ -356,7 +360,7 @@ func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sig
 	seen := stamps{}
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if changed := w.changedMigrations(seen, objects, w.terms); len(changed) > 0 {
+		if changed := w.changedMigrations(seen, objects, w); len(changed) > 0 {
 			send(ctx, sights, fleet.Sight{Clusters: changed})
 		}
 		return "changes"
@@ -460,7 +464,7 @@ func (w *fleetWork) standing(ctx context.Context, start fleet.Start) (*fleet.Pro
 	if err != nil || m == nil {
 		return nil, ""
 	}
-	p := migrate.Standing(m, w.app.Clock.Now(), w.terms(start.Cluster))
+	p := migrate.Standing(m, w.app.Clock.Now(), w.terms(start.Cluster), w.controlPlanes(start.Cluster))
 	if m.Status.Run == nil {
 		return &p, ""
 	}
@@ -476,6 +480,21 @@ func (w *fleetWork) terms(cluster string) migrate.Terms {
 		}
 	}
 	return terms
+}
+
+// controlPlanes is how many control planes the playbooks of a cluster's waves ask for, of those that bring it through that phase. Where they differ the least counts: it is what the
+// first of them makes, and a later one makes the others with what it does.
+func (w *fleetWork) controlPlanes(cluster string) int {
+	least, at := 0, slices.Index(fleet.Phases(), plan.PhaseControlPlane)
+	for i := range w.roster.Groups {
+		group := &w.roster.Groups[i]
+		if group.Goal > at && slices.ContainsFunc(group.Members, func(m fleet.Member) bool { return m.ID == cluster }) {
+			if n := max(w.file.books[i].Spec.ControlPlane.Replicas, 1); least == 0 || n < least {
+				least = n
+			}
+		}
+	}
+	return max(least, 1)
 }
 
 // member is a session for one cluster's run: what it opens is closed when that ends, and every line of it begins with the cluster's id.

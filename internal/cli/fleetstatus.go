@@ -100,7 +100,7 @@ func (s *session) watchFleet(ctx context.Context, p *place, changed func(map[str
 	seen, begun := stamps{}, false
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, p.live.Reader, s.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if now := s.changedMigrations(seen, objects, nil); begun && len(now) > 0 {
+		if now := s.changedMigrations(seen, objects, anything{}); begun && len(now) > 0 {
 			changed(now)
 		}
 		begun = true
@@ -115,8 +115,20 @@ func (s *session) watchFleet(ctx context.Context, p *place, changed func(map[str
 // stamps are the versions of objects that were seen.
 type stamps map[types.UID]string
 
+// wanting says by what it is judged where a cluster's migration stands.
+type wanting interface {
+	terms(cluster string) migrate.Terms
+	controlPlanes(cluster string) int
+}
+
+// anything judges by the record alone.
+type anything struct{}
+
+func (anything) terms(string) migrate.Terms { return nil }
+func (anything) controlPlanes(string) int   { return 1 }
+
 // changedMigrations tells where those migrations stand that were not seen as they are.
-func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured, terms func(cluster string) migrate.Terms) map[string]fleet.Progress {
+func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured, by wanting) map[string]fleet.Progress {
 	changed := map[string]fleet.Progress{}
 	for uid, object := range objects {
 		if seen[uid] == object.GetResourceVersion() {
@@ -128,11 +140,7 @@ func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstruct
 			s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
 			continue
 		}
-		var bound migrate.Terms
-		if terms != nil {
-			bound = terms(m.Spec.ClusterID)
-		}
-		changed[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), bound)
+		changed[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), by.terms(m.Spec.ClusterID), by.controlPlanes(m.Spec.ClusterID))
 	}
 	return changed
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -132,8 +133,8 @@ controllers are stopped and the legacy master is drained. Until there migrate ro
 of the two machines stops writes, so do not rest there. --approve point-of-no-return lets it go on: the legacy member leaves etcd, the legacy
 master's VM goes, and the KubeadmControlPlane is unpaused once nothing would come of it. There is no way back from that but the saved etcd.
 
-With --control-planes 3 (or 5) the KubeadmControlPlane then makes the other machines, one after the other. A kubeadm before 1.27 gives a machine's etcd its vote before
-it runs: nothing can be written until it does.
+With --control-planes 3 (or 5) the KubeadmControlPlane then makes the other machines, one after the other. A kubeadm before 1.29 gives a machine's etcd its vote before
+it runs: nothing can be written until that of the second one does.
 
 With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
 DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at; --concurrency has several go at the same time once the first one has gone. A worker that is bound to its host by host volumes goes first, and its replacement comes after it.
@@ -179,7 +180,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.plan, "plan", "", "plan that was agreed to, from migrate plan --out; the run does not begin if anything it used is different now")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
-	cmd.Flags().IntVar(&o.controlPlanes, "control-planes", 1, "how many control plane machines there are at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.27 writes stand still while one joins")
+	cmd.Flags().IntVar(&o.controlPlanes, "control-planes", 1, "how many control plane machines there are at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.29 writes stand still while the second one joins")
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other, unless --concurrency says otherwise")
@@ -392,7 +393,7 @@ func (o *runOptions) check() error {
 	if o.limit < 0 || o.surge < 0 || o.abreast < 0 {
 		return usage("", "--max-workers, --surge and --concurrency cannot be negative")
 	}
-	if !slices.Contains(playbook.ControlPlanes(), max(1, o.controlPlanes)) {
+	if (o.controlPlanes != 0 || o.given != nil && o.given("control-planes")) && !slices.Contains(playbook.ControlPlanes(), o.controlPlanes) {
 		return usage("", "--control-planes is %d; it can be %s: etcd needs an odd number of members", o.controlPlanes, playbook.Said(playbook.ControlPlanes()))
 	}
 	if _, err := o.probe.questions(); err != nil {
@@ -652,7 +653,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
 		return ended(CodeWaiting)
 	}
-	if err := s.mayGrow(o, u); err != nil {
+	if err := s.mayGrow(ctx, o, u); err != nil {
 		return err
 	}
 	if err := s.asPlanned(ctx, o, u); err != nil {
@@ -686,23 +687,60 @@ func (s *session) mustPass(u *undertaking) error {
 	return nil
 }
 
+// controlPlanesOf is how many control planes a run makes: as many as it is told, or as a run before it has begun to make. Once a cluster is being finalized that is between
+// people and Cluster API.
+func (o *runOptions) controlPlanesOf(object *migrationv1alpha1.ClusterMigration) int {
+	recorded := migrate.Recorded(object).ControlPlanes
+	if migrate.Begun(object, plan.PhaseFinalize) {
+		return recorded
+	}
+	return max(o.controlPlanes, recorded)
+}
+
 // mayGrow stops a run that is to make more control planes now and not when it replaced the first one, when the other checks counted: what people have to agree to they have to
 // agree to all the same.
-func (s *session) mayGrow(o runOptions, u *undertaking) error {
-	if o.back || o.controlPlanes < migrate.LeastMore || !migrate.Replacing(u.object) || migrate.Recorded(u.object).ControlPlanes > 1 {
+func (s *session) mayGrow(ctx context.Context, o runOptions, u *undertaking) error {
+	if o.back || o.controlPlanes < migrate.LeastMore || !migrate.Replacing(u.object) {
 		return nil
 	}
-	if migrate.Begun(u.object, plan.PhaseFinalize) {
-		return usage(fmt.Sprintf("kubectl -n %s scale kubeadmcontrolplane %s --replicas %d", u.namespace, u.id, o.controlPlanes),
-			"--control-planes (controlPlane.replicas): cluster %s is being finalized already; what is left is Cluster API's own", u.id)
+	byHand := fmt.Sprintf("kubectl -n %s scale kubeadmcontrolplane %s --replicas %d", u.namespace, u.id, o.controlPlanes)
+	switch {
+	case migrate.Grown(u.object):
+		return s.mustHave(ctx, o, u, byHand)
+	case migrate.Recorded(u.object).ControlPlanes > 1:
+		return nil
+	case migrate.Begun(u.object, plan.PhaseFinalize):
+		_, _ = fmt.Fprintf(s.app.Err, "%s: it is being finalized, so this run makes no more control planes; once it is done: %s\n", u.id, byHand)
+		return nil
 	}
 	for _, r := range u.found.report.Results {
-		if code := codeOfCheck(r.Outcome); r.ID == check.JoinsAsLearner && r.Accepted == nil && code != CodeOK {
+		if r.ID != check.JoinsAsLearner {
+			continue
+		}
+		u.counted = append(u.counted, r)
+		if code := codeOfCheck(r.Outcome); r.Accepted == nil && code != CodeOK {
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n  %s\nNothing was written. migrate explain %s says more.\n", r.ID, r.Detail, r.Hint, r.ID)
 			return &outcome{code: code, cause: inTheWay(&check.Report{Results: []check.Result{r}})}
 		}
 	}
 	return nil
+}
+
+// mustHave refuses a run that is told to end with more control planes than one before it has made: a migration makes them once.
+func (s *session) mustHave(ctx context.Context, o runOptions, u *undertaking, byHand string) error {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(controlplanev1.GroupVersion.WithKind("KubeadmControlPlane"))
+	if err := u.live.Reader.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: u.id}, live); err != nil {
+		return fmt.Errorf("reading KubeadmControlPlane %s/%s: %w", u.namespace, u.id, err)
+	}
+	have, _, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
+	if err != nil {
+		return fmt.Errorf("reading KubeadmControlPlane %s/%s: %w", u.namespace, u.id, err)
+	}
+	if have >= int64(o.controlPlanes) {
+		return nil
+	}
+	return usage(byHand, "--control-planes (controlPlane.replicas) is %d, and a run before this one has made %d: from there on they are Cluster API's", o.controlPlanes, have)
 }
 
 // begins tells that a run would begin to replace machines: that may be long after the cluster was adopted, so the checks count once more.
@@ -815,7 +853,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		return nil, usage("", "--first-worker: %s", err)
 	}
 	return &migrate.Engine{
-		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanes}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanesOf(u.object)}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
 }
@@ -858,7 +896,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanes),
+		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanesOf(u.object)),
 		DrainFor: time.Duration(o.drain.Timeout), Force: drain.OnTimeout(o.drain.OnTimeout) == drain.Force,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },
@@ -992,6 +1030,9 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 		again = back
 	case o.until != "":
 		again += " --until " + o.until
+	}
+	if o.controlPlanes > 1 && len(o.examine.bookFiles) == 0 && !o.back {
+		again += fmt.Sprintf(" --control-planes %d", o.controlPlanes)
 	}
 	if o.keep && !o.back {
 		again += " --keep-namespace"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -29,6 +30,9 @@ func (s *session) asPlanned(ctx context.Context, o runOptions, u *undertaking) e
 		return err
 	}
 	u.agreed = agreed.Basis.Digest
+	if planned := controlPlanesIn(agreed); o.controlPlanes > planned {
+		return s.stale(o, u, []string{fmt.Sprintf("control planes (--control-planes, controlPlane.replicas): %d → %d", planned, o.controlPlanes)})
+	}
 	if migrate.Started(u.object) {
 		if begun := u.object.Status.PlanDigest; begun != u.agreed {
 			_, _ = fmt.Fprintf(s.app.Err, "%s: the migration was begun with %s, not with the plan %s in %s. Nothing was written. Go on with the plan it was begun with, or without --plan; see: migrate status %s\n",
@@ -76,6 +80,19 @@ func planNamed(digest string) string {
 		return "no plan"
 	}
 	return "a plan of digest " + digest
+}
+
+// controlPlanesIn is how many control planes a plan ends with.
+func controlPlanesIn(agreed *plan.Plan) int {
+	if agreed.Schedule == nil {
+		return 1
+	}
+	for _, v := range agreed.Schedule.Values {
+		if n, err := strconv.Atoi(v.Value); v.Path == "spec.controlPlane.replicas" && err == nil {
+			return n
+		}
+	}
+	return 1
 }
 
 // driftOfPlaybook lists what the playbook of a run says otherwise than the one of the plan.

@@ -66,6 +66,8 @@ type Drainer struct {
 	Patience time.Duration
 	// Force deletes what has not left by then, and waits as long again.
 	Force bool
+	// Staying are directories of the node that outlive its machine: what pods keep there is not lost.
+	Staying []string
 	// Note hears what belongs into the log of the migration, such as which pods lose files; nil tells nobody.
 	Note func(sentence string)
 	// Tell hears what a person who watches should know; nil tells nobody.
@@ -186,7 +188,7 @@ func (d *Drainer) force(ctx context.Context, node string, r capidrain.EvictionRe
 func (d *Drainer) noteLosses(node string, pods []*corev1.Pod) {
 	var losing []string
 	for _, p := range pods {
-		if files := Local(p); len(files) > 0 && p.DeletionTimestamp.IsZero() {
+		if files := Without(Local(p), d.Staying); len(files) > 0 && p.DeletionTimestamp.IsZero() {
 			losing = append(losing, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, strings.Join(files, ", ")))
 		}
 	}

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -25,6 +26,14 @@ func Local(pod *corev1.Pod) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// Without leaves out of what Local names the paths that are in directories which stay, although the machine goes: the replacement has them as well.
+func Without(files, staying []string) []string {
+	return slices.DeleteFunc(slices.Clone(files), func(file string) bool {
+		path, onHost := strings.CutPrefix(file, "hostPath ")
+		return onHost && slices.ContainsFunc(staying, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
+	})
 }
 
 // writtenVolumes are the names of the volumes that a container of the pod may write to.

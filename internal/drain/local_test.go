@@ -46,4 +46,7 @@ func TestWhatOnlyTheNodeHas(t *testing.T) {
 	}}
 	assert.Equal(t, []string{"emptyDir scratch", "emptyDir seed", "hostPath /srv/data", "hostPath /srv/made"}, Local(pod))
 	assert.Empty(t, Local(&corev1.Pod{}))
+	assert.Equal(t, []string{"emptyDir scratch", "emptyDir seed", "hostPath /srv/made"}, Without(Local(pod), []string{"/srv/data"}))
+	assert.Equal(t, []string{"emptyDir scratch", "emptyDir seed"}, Without(Local(pod), []string{"/srv"}))
+	assert.Equal(t, Local(pod), Without(Local(pod), []string{"/srv/da", "/scratch"}), "a name that begins alike is another one")
 }

@@ -288,17 +288,17 @@ func fieldsOf(spec any) map[string]any {
 	return out
 }
 
-// JoinsWithVote tells of a version of kubeadm that gives the etcd of a machine that joins its vote before it runs. 1.27 is the first that joins as a learner when it
-// is told to (init-join-proof.md 7). A version that cannot be read counts as old.
+// JoinsWithVote tells of a version of kubeadm that gives the etcd of a machine that joins its vote before it runs. 1.29 is the first that joins as a
+// learner by itself; 1.27 and 1.28 do it when a feature gate says so, which nobody sets here (init-join-proof.md 7). A version that cannot be read counts as old.
 func JoinsWithVote(version string) bool {
 	v, err := semver.ParseTolerant(version)
-	return err != nil || v.LT(semver.Version{Major: 1, Minor: 27})
+	return err != nil || v.LT(semver.Version{Major: 1, Minor: 29})
 }
 
 // stall warns of a second control plane machine that joins with an old kubeadm: it adds a voter that is not there yet.
 func (l *look) stall(k *controlplanev1.KubeadmControlPlane) {
 	if JoinsWithVote(k.Spec.Version) {
-		l.waits("kubeadm %s adds a voter to etcd before that member runs: writes stand still until it does", k.Spec.Version)
+		l.waits("kubeadm %s adds a voter to etcd before that member runs: writes stand still until that of a second machine does", k.Spec.Version)
 	}
 }
 

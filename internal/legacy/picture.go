@@ -154,6 +154,18 @@ type Node struct {
 	Node *Doc[corev1.Node]
 }
 
+// Staying are the directories of the machine that are its host's and outlive it: its host volumes, which the guest mounts at /data/TAG (legacy-system.md 9), and its replacement as well.
+func (n *Node) Staying() []string {
+	if n.Sizing == nil {
+		return nil
+	}
+	var out []string
+	for i := range n.Sizing.HostVolumes {
+		out = append(out, "/data/"+n.Sizing.HostVolumes[i].MountTag)
+	}
+	return out
+}
+
 // Inside is what was read from inside the workload cluster.
 type Inside struct {
 	Nodes []Doc[corev1.Node]

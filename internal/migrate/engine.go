@@ -99,6 +99,8 @@ type Start struct {
 	// NoReturn tells of the first step that cannot be taken back, Node of one that replaces a worker, First of a node before which nothing of its phase was begun, and Resumes of a run that goes on in a phase where another one has
 	// rested; otherwise a phase begins.
 	NoReturn, Node, First, Resumes bool
+	// Grows tells of the step that makes more control planes.
+	Grows bool
 }
 
 // Wait says until when something may not begin, and why.
@@ -463,7 +465,7 @@ func (e *Engine) shut(ctx context.Context, phase Phase, step Step) *Result {
 		return nil
 	}
 	start := Start{Phase: phase.Name, Step: step.ID, NoReturn: step.Gate == GateNoReturn, Node: phase.Name == plan.PhaseWorkers && step.Disruptive}
-	start.First = start.Node && !e.begun(phase)
+	start.First, start.Grows = start.Node && !e.begun(phase), step.ID == stepGrow
 	asks := e.asks(ctx, phase, step, &start)
 	if asks == asksNobody {
 		return nil
@@ -497,7 +499,7 @@ func (e *Engine) asks(ctx context.Context, phase Phase, step Step, start *Start)
 	switch {
 	case start.NoReturn && e.crossing(ctx, step):
 		return asksNobody
-	case start.NoReturn, start.Node && !e.tried(step), !start.Node && !changed:
+	case start.NoReturn, (start.Node || step.Rests) && !e.tried(step), !start.Node && !changed:
 		return asksAll
 	case !start.Node && e.opts.EachStep && phase.Name != plan.PhaseControlPlane && !e.tried(step):
 		return asksDoor
@@ -604,13 +606,17 @@ func (e *Engine) soaking(phase Phase) *Result {
 	if phase.Soaks == "" || e.begun(phase) {
 		return nil
 	}
-	since := e.Journal.doneAt(phase.Soaks)
+	since, after := e.Journal.doneAt(phase.Soaks), phase.Soaks
+	// Control planes that came later are looked at for as long as workers are.
+	if grown := e.Journal.doneAt(stepGrow); grown.After(since) {
+		since, after = grown, stepGrow
+	}
 	until := since.Add(e.opts.Soak)
 	if !e.Clock.Now().Before(until) {
 		return nil
 	}
 	return &Result{Outcome: Paused, NotBefore: until, Message: fmt.Sprintf("phase %s begins %s after step %s, which was done at %s: not before %s",
-		phase.Name, e.opts.Soak, phase.Soaks, since.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339))}
+		phase.Name, e.opts.Soak, after, since.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339))}
 }
 
 // begun tells that some of a phase was tried and not taken back.

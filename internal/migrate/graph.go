@@ -28,6 +28,8 @@ type Step struct {
 	Disruptive bool
 	// Urgent steps follow the one before at once, whoever asks the run to end: a cluster cannot rest in between.
 	Urgent bool
+	// Rests tells that a cluster rests well before the step, although its phase has begun: windows, gates and people are asked as if a phase began.
+	Rests bool
 	// Irreversible steps cannot be taken back.
 	Irreversible bool
 	// Crossed says whether an irreversible step that was begun has changed anything; nil means that it may have.
@@ -76,11 +78,19 @@ type Shape struct {
 
 // Recorded is the shape of a migration by its record: the workers whose turn has come, and whether it has come to more control planes.
 func Recorded(object *migrationv1alpha1.ClusterMigration) Shape {
+	if object == nil {
+		return Shape{ControlPlanes: 1}
+	}
 	shape := Shape{Workers: RecordedWorkers(object), ControlPlanes: 1}
 	if anyStep(object, func(id string) bool { return id == stepGrow }) {
 		shape.ControlPlanes = LeastMore
 	}
 	return shape
+}
+
+// Grown tells that more control planes were made, and are there.
+func Grown(object *migrationv1alpha1.ClusterMigration) bool {
+	return object != nil && !(&Journal{Object: object}).doneAt(stepGrow).IsZero()
 }
 
 // LeastMore is the least number of control planes beside one: etcd with two loses its writes with either.
@@ -287,7 +297,7 @@ func (s Shape) Graph() []Phase {
 				Before:       rolling((*roll.Roller).Calm), Act: rolling((*roll.Roller).HandOver), Verify: rolling((*roll.Roller).VerifyHandedOver),
 			},
 			{
-				ID: "control-plane/refer", Title: "tell the Cluster about its KubeadmControlPlane",
+				ID: stepRefer, Title: "tell the Cluster about its KubeadmControlPlane",
 				Why:          "the reference can never be removed, and workers are scaled only when it is there",
 				Irreversible: true,
 				Condition:    migrationv1alpha1.ControlPlaneReplacedCondition,
@@ -384,9 +394,9 @@ func (s Shape) growth() []Step {
 	}
 	return []Step{{
 		ID: stepGrow, Title: "let the KubeadmControlPlane make the other control planes that were asked for",
-		Why:          "one machine that is well can be joined; and workers that come later find an API that outlives a machine",
-		Irreversible: true,
-		Before:       rolling((*roll.Roller).MayGrow), Act: rolling((*roll.Roller).Grow), Verify: rolling((*roll.Roller).VerifyGrown),
+		Why:   "one machine that is well can be joined; and workers that come later find an API that outlives a machine",
+		Rests: true, Irreversible: true,
+		Before: rolling((*roll.Roller).MayGrow), Act: rolling((*roll.Roller).Grow), Verify: rolling((*roll.Roller).VerifyGrown),
 	}}
 }
 

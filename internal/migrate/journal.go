@@ -200,10 +200,11 @@ func Replacing(object *migrationv1alpha1.ClusterMigration) bool {
 	})
 }
 
-// Exposed tells that etcd needs both control planes: the new machine's member votes, or may, and the legacy one has not left, as far as it is known without looking.
+// Exposed tells that etcd needs both control planes: the new machine's member votes, or may, and the legacy one has not left, as far as it is known without looking. So it may be
+// while more control planes come: of two, both are needed until there is a third.
 func Exposed(object *migrationv1alpha1.ClusterMigration) bool {
 	j := &Journal{Object: object}
-	return j.tried(stepPromote) && !over(j.stateOf(stepLeave))
+	return j.tried(stepPromote) && !over(j.stateOf(stepLeave)) || j.tried(stepGrow) && !over(j.stateOf(stepGrow))
 }
 
 // changed tells that the cluster itself may have been changed: all steps but those that only look and record.

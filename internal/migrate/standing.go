@@ -17,13 +17,15 @@ import (
 
 // Standing is where a migration stands, for a fleet that the cluster belongs to; nil is a cluster that nobody migrates. The terms are those of the playbooks that the fleet runs it by: an approval that a run
 // would not take must not count here, or the cluster would be run again and again.
-func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms Terms) fleet.Progress {
+//
+// controlPlanes is how many control planes those playbooks ask for: where it is more than one, the control plane is not done before they are there.
+func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms Terms, controlPlanes int) fleet.Progress {
 	p := fleet.Progress{Standing: fleet.Ready, Done: map[string]time.Time{}}
 	if object == nil {
 		return p
 	}
 	j := &Journal{Object: object}
-	for _, phase := range (Shape{ControlPlanes: Recorded(object).ControlPlanes}).Graph() {
+	for _, phase := range (Shape{ControlPlanes: max(controlPlanes, Recorded(object).ControlPlanes)}).Graph() {
 		last := j.doneAt(phase.Steps[len(phase.Steps)-1].ID)
 		if last.IsZero() {
 			break // A phase is done when its last step is, and phases come in their order.
@@ -33,7 +35,7 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms T
 	next := p.Next()
 	p.Begun = next != "" && Begun(object, next)
 	p.Exposed, p.Namespace = Exposed(object), object.Namespace
-	p.Half = next == plan.PhaseControlPlane && p.Begun || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
+	p.Half = next == plan.PhaseControlPlane && p.Begun && !j.restsBeforeMore() || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
 	for _, id := range RecordedWorkers(object) {
 		if !j.doneAt(replacement(id)).IsZero() {
 			p.Workers++
@@ -46,6 +48,11 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms T
 	}
 	stand(&p, object)
 	return p
+}
+
+// restsBeforeMore tells that the control plane is replaced, and nothing but more of them is left to come.
+func (j *Journal) restsBeforeMore() bool {
+	return !j.doneAt(stepRefer).IsZero() && !j.tried(stepGrow)
 }
 
 // anyWorker tells that some worker's step is in one of the states.

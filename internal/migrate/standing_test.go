@@ -63,7 +63,7 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := Standing(test.m, at, nil)
+			p := Standing(test.m, at, nil, 1)
 			assert.Equal(t, test.want, p.Standing)
 			assert.Equal(t, test.next, p.Next())
 			assert.Equal(t, test.half, p.Half)
@@ -71,13 +71,22 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 			assert.Equal(t, test.classes, p.Classes)
 		})
 	}
-	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), at, nil).Exposed)
-	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at), "control-plane/promote", migrationv1alpha1.StepFailed), at, nil).Exposed)
+	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), at, nil, 1).Exposed)
+	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at), "control-plane/promote", migrationv1alpha1.StepFailed), at, nil, 1).Exposed)
+	// More control planes belong to the phase where they are asked for, and before them a cluster rests well.
+	replaced := migrationUntil(4, migrationv1alpha1.StatePaused, at)
+	enough := Standing(replaced, at, nil, 1)
+	assert.Equal(t, plan.PhaseWorkers, enough.Next())
+	waits := Standing(replaced, at, nil, 3)
+	assert.Equal(t, plan.PhaseControlPlane, waits.Next())
+	assert.False(t, waits.Half)
+	assert.False(t, waits.Exposed)
+	assert.True(t, Standing(step(migrationUntil(4, migrationv1alpha1.StateStopped, at), stepGrow, migrationv1alpha1.StepRunning), at, nil, 1).Exposed, "of two, both are needed")
 	// A playbook may hold a cluster after a failure; what failed is still known.
 	held := step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed)
 	held.Spec.Pause = &migrationv1alpha1.Pause{By: "ops", Reason: "held after a failure"}
-	assert.Equal(t, fleet.Paused, Standing(held, at, nil).Standing)
-	assert.Equal(t, []string{"step workers/*"}, Standing(held, at, nil).Classes)
-	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), at, nil)
+	assert.Equal(t, fleet.Paused, Standing(held, at, nil, 1).Standing)
+	assert.Equal(t, []string{"step workers/*"}, Standing(held, at, nil, 1).Classes)
+	failed := Standing(step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), at, nil, 1)
 	assert.Equal(t, at.Add(time.Hour), failed.At)
 }

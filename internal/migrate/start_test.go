@@ -104,6 +104,34 @@ func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 	}
 }
 
+// TestMoreControlPlanesAreAskedForLikeAPhase, because a cluster rests well before them; once they are on their way they come to their end.
+func TestMoreControlPlanesAreAskedForLikeAPhase(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{false, true} {
+		var asked []Start
+		e, _ := standing(Options{Approved: Gates(), Door: func(_ time.Time, start Start) *Wait {
+			asked = append(asked, start)
+			return &Wait{Until: time.Unix(7, 0), Why: "closed"}
+		}}, nil, nil)
+		e.Graph, e.stepped = Shape{ControlPlanes: LeastMore}.Graph(), true
+		for _, s := range e.Graph[3].Steps {
+			if s.ID != stepGrow {
+				e.Journal.step(s.ID).State = migrationv1alpha1.StepDone
+			} else if begun {
+				e.Journal.step(s.ID).State = migrationv1alpha1.StepFailed
+			}
+		}
+		result := closedAt(t, e, stepGrow)
+		if begun {
+			assert.Nil(t, result)
+			assert.Empty(t, asked)
+			continue
+		}
+		require.NotNil(t, result)
+		assert.Equal(t, []Start{{Phase: plan.PhaseControlPlane, Step: stepGrow, Grows: true}}, asked)
+	}
+}
+
 // TestAWindowCanEndAPhaseAfterTheStepItIsAt where a cluster can rest, and nowhere else.
 func TestAWindowCanEndAPhaseAfterTheStepItIsAt(t *testing.T) {
 	t.Parallel()

@@ -65,6 +65,7 @@ const (
 	stepPromote = "control-plane/promote"
 	stepLeave   = "control-plane/leave"
 	stepRetire  = "control-plane/retire"
+	stepRefer   = "control-plane/refer"
 	stepGrow    = "control-plane/grow"
 	stepSettled = "workers/settled"
 

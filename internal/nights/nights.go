@@ -123,7 +123,7 @@ func Ask(door *playbook.Door) func(time.Time, migrate.Start) *migrate.Wait {
 		return nil
 	}
 	return func(now time.Time, start migrate.Start) *migrate.Wait {
-		closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node, Resumes: start.Resumes})
+		closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node, Resumes: start.Resumes, Grows: start.Grows})
 		switch {
 		case err != nil:
 			return &migrate.Wait{Why: "the windows cannot be computed: " + err.Error()}

@@ -31,7 +31,7 @@ func ReplacesWorker(step string) bool {
 func phases(cluster *legacy.Cluster, controlPlanes int) []Phase {
 	more := ""
 	if controlPlanes > 1 {
-		more = fmt.Sprintf(" Then %d more control planes join, one after the other; with a kubeadm before 1.27 nothing can be written while each of them does.", controlPlanes-1)
+		more = fmt.Sprintf(" Then %d more control planes join, one after the other; with a kubeadm before 1.29 nothing can be written while the first of them does.", controlPlanes-1)
 	}
 	masters, workers := len(cluster.Masters()), len(cluster.Workers())
 	return []Phase{

@@ -17,6 +17,8 @@ type Start struct {
 	// NoReturn tells of the first step that cannot be taken back, Node of one that replaces a worker, Resumes of a phase that another run has begun: it needs as much of a
 	// window as the whole phase, or it would have to rest where it must not.
 	NoReturn, Node, Resumes bool
+	// Grows tells of more control planes, which take about as long as the first one.
+	Grows bool
 }
 
 // Closed says until when something may not begin, and why; without a time, no window is ever long enough.
@@ -121,6 +123,8 @@ func (s Start) what() string {
 		return "the point of no return"
 	case s.Node:
 		return "another worker"
+	case s.Grows:
+		return "more control planes"
 	default:
 		return "phase " + s.Phase
 	}

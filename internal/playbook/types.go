@@ -108,7 +108,7 @@ type Period struct {
 // ControlPlane says what becomes of the control plane.
 type ControlPlane struct {
 	// Replicas are made by the KubeadmControlPlane once it has taken over the first machine.
-	Replicas int `yaml:"replicas,omitempty" json:"replicas,omitempty" jsonschema:"enum=1,enum=3,enum=5" jsonschema_description:"How many control plane machines there are in the end. With kubeadm before 1.27 nothing can be written while one joins."`
+	Replicas int `yaml:"replicas,omitempty" json:"replicas,omitempty" jsonschema:"enum=1,enum=3,enum=5" jsonschema_description:"How many control plane machines there are in the end. With kubeadm before 1.29 nothing can be written while the second one joins."`
 }
 
 // Workers say how workers are replaced.

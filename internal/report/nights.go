@@ -273,7 +273,7 @@ func noticed(w plan.Work, forced bool, abreast, controlPlanes string) string {
 	case plan.PhaseControlPlane:
 		out := "The control plane is replaced: the API keeps its name, and your pods go on running; a connection to the API may have to be made again."
 		if controlPlanes != "" && controlPlanes != "1" {
-			out += " Afterwards it gets further machines, until there are " + controlPlanes + ": while one joins, changes through the API may have to wait."
+			out += " Afterwards it gets further machines, until there are " + controlPlanes + ": while the second one joins, changes through the API may have to wait."
 		}
 		return out
 	case plan.PhaseWorkers:

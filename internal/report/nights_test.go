@@ -23,5 +23,5 @@ func TestCustomersReadHowManyNodesGoAtTheSameTime(t *testing.T) {
 	assert.Empty(t, said(&plan.Schedule{}, "spec.workers.concurrency"))
 	work.Phase = plan.PhaseControlPlane
 	assert.NotContains(t, noticed(work, false, "", "1"), "further machines")
-	assert.Contains(t, noticed(work, false, "", "3"), "until there are 3: while one joins, changes through the API may have to wait.")
+	assert.Contains(t, noticed(work, false, "", "3"), "until there are 3: while the second one joins, changes through the API may have to wait.")
 }

@@ -58,6 +58,8 @@ type Roller struct {
 	// Snapshot is the file that etcd is saved to; Saved keeps in mind where and what was saved.
 	Snapshot string
 	Saved    func(ctx context.Context, saved *etcd.Snapshot) error
+	// savedForMore tells that this run has saved etcd for more control planes.
+	savedForMore bool
 	// savedLast tells that this run has saved etcd for the point of no return.
 	savedLast bool
 	// Begun are the ids of the workers whose replacement has begun, in their order.
@@ -91,6 +93,8 @@ var (
 	ErrWouldJoin = errors.New("the machine would run kubeadm join instead of kubeadm init")
 	// ErrDiffers means that the new API server does not show what the old one shows.
 	ErrDiffers = errors.New("the new API server does not show the same as the old one")
+	// ErrNoRoom means that there are fewer hosts than machines are to come.
+	ErrNoRoom = errors.New("there is no room")
 	// ErrNotCalm means that Cluster API would do something that nobody planned.
 	ErrNotCalm = errors.New("nobody planned what Cluster API would do")
 	// ErrNoShell means that nothing on the legacy master can run a script.

@@ -7,25 +7,62 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// MayGrow makes sure that Cluster API would do nothing but what it is told next. Machines that are on their way already are no reason to wait.
+// MayGrow makes sure that there is a host for every machine that is to come, because of two members of etcd both are needed for as long as there is no third; and that Cluster API
+// would do nothing but what it is told next. Machines that are on their way already are no reason to wait.
 func (c *Roller) MayGrow(ctx context.Context) error {
 	live, err := c.must(ctx, kcpKind(), c.Picture.ID)
 	if err != nil || integer(live, "spec", "replicas") >= c.ControlPlanes {
 		return err
 	}
+	if err := c.roomForMore(ctx, c.ControlPlanes-integer(live, "spec", "replicas")); err != nil {
+		return err
+	}
 	return c.Calm(ctx)
 }
+
+// roomForMore makes sure that so many hosts for control planes are ready, schedulable, and without one of this cluster.
+func (c *Roller) roomForMore(ctx context.Context, wanted int64) error {
+	hosts, pods := &corev1.NodeList{}, &corev1.PodList{}
+	if err := c.Typed.List(ctx, hosts, client.MatchingLabels{hostRole: string(legacy.Master)}); err != nil {
+		return fmt.Errorf("listing the hosts with %s=%s: %w", hostRole, legacy.Master, err)
+	}
+	if err := c.Typed.List(ctx, pods, client.InNamespace(c.Result.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: c.Picture.ID, infrav1.RoleLabel: infrav1.RoleControlPlane}); err != nil {
+		return fmt.Errorf("listing the virtual machines of cluster %s: %w", c.Picture.ID, err)
+	}
+	free := int64(0)
+	for i := range hosts.Items {
+		h := &hosts.Items[i]
+		ready := slices.ContainsFunc(h.Status.Conditions, func(n corev1.NodeCondition) bool {
+			return n.Type == corev1.NodeReady && n.Status == corev1.ConditionTrue
+		})
+		holds := slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == h.Name })
+		if ready && !h.Spec.Unschedulable && !holds {
+			free++
+		}
+	}
+	if free < wanted {
+		return fmt.Errorf("%w: %d control planes are to come, and %d hosts with %s=%s are ready, schedulable and without one of this cluster; add hosts, or ask for fewer", ErrNoRoom, wanted, free, hostRole, legacy.Master)
+	}
+	return nil
+}
+
+// hostRole is the label of hosts by the role of the machines they take.
+const hostRole = "role"
 
 // Grow saves etcd once more and tells the KubeadmControlPlane how many machines there are to be. It makes one after the other, each when those before it are well. Fewer than there are to be already it
 // is never told.
@@ -34,9 +71,16 @@ func (c *Roller) Grow(ctx context.Context) error {
 	if err != nil || integer(live, "spec", "replicas") >= c.ControlPlanes {
 		return err
 	}
-	// What was saved at the point of no return lacks everything since. If a machine that has its vote never comes up, this is what is left.
-	if err := c.askAny(ctx, func(own *etcd.Client) error { return c.saveFrom(ctx, own, ownEndpoint()) }); err != nil {
-		return err
+	// What was saved at the point of no return lacks everything since. If a machine that has its vote never comes up, this is what is left. Once is enough for a run: what
+	// comes after it is tried again for minutes.
+	if !c.savedForMore {
+		if err := c.askAny(ctx, func(own *etcd.Client) error { return c.saveFrom(ctx, own, ownEndpoint()) }); err != nil {
+			return err
+		}
+		c.savedForMore = true
+		if live, err = c.must(ctx, kcpKind(), c.Picture.ID); err != nil || integer(live, "spec", "replicas") >= c.ControlPlanes {
+			return err
+		}
 	}
 	table, err := c.tableOfAny(ctx)
 	if err != nil {
@@ -44,7 +88,7 @@ func (c *Roller) Grow(ctx context.Context) error {
 	}
 	c.note("etcd before: %s", tableText(table))
 	if version := text(live, "spec", "version"); forecast.JoinsWithVote(version) {
-		c.note("kubeadm %s gives the etcd of a machine that joins its vote before it runs: nothing can be written until it does, once for each machine", version)
+		c.note("kubeadm %s gives the etcd of a machine that joins its vote before it runs: nothing can be written until that of the second machine does", version)
 	}
 	// With the version that was read: who scales it at the same time is not overruled.
 	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": c.ControlPlanes}})
@@ -52,17 +96,22 @@ func (c *Roller) Grow(ctx context.Context) error {
 
 // VerifyGrown waits for one machine after the other, with patience for each, then until etcd has a voter on every one of them and Cluster API would do nothing more.
 func (c *Roller) VerifyGrown(ctx context.Context) error {
-	for n := int64(2); n <= c.ControlPlanes; n++ {
-		if err := c.awaitControlPlanes(ctx, n); err != nil {
+	live, err := c.must(ctx, kcpKind(), c.Picture.ID)
+	if err != nil {
+		return err
+	}
+	wanted := max(c.ControlPlanes, integer(live, "spec", "replicas"))
+	for n := int64(2); n <= wanted; n++ {
+		if err := c.awaitControlPlanes(ctx, n, wanted); err != nil {
 			return err
 		}
 	}
-	err := c.poll(ctx, func(ctx context.Context) (string, error) {
+	err = c.poll(ctx, func(ctx context.Context) (string, error) {
 		table, err := c.tableOfAny(ctx)
 		if err != nil {
 			return "", err
 		}
-		if missing := missingVoters(table, c.ControlPlanes); missing != "" {
+		if missing := missingVoters(table, wanted); missing != "" {
 			return missing, nil
 		}
 		c.note("etcd after: %s", tableText(table))
@@ -76,7 +125,7 @@ func (c *Roller) VerifyGrown(ctx context.Context) error {
 }
 
 // awaitControlPlanes waits until so many machines of the KubeadmControlPlane are ready, and in the end until it finds all of them as it wants them.
-func (c *Roller) awaitControlPlanes(ctx context.Context, n int64) error {
+func (c *Roller) awaitControlPlanes(ctx context.Context, n, wanted int64) error {
 	return c.Await(ctx, c.Management, c.inTarget(kcpKind()), func(byName map[string]*unstructured.Unstructured) string {
 		live := byName[c.Picture.ID]
 		switch {
@@ -84,8 +133,8 @@ func (c *Roller) awaitControlPlanes(ctx context.Context, n int64) error {
 			return "KubeadmControlPlane/" + c.Picture.ID + " to exist"
 		case integer(live, "status", "readyReplicas") < n:
 			_, message := adopt.Condition(live, controlplanev1.KubeadmControlPlaneScalingUpCondition)
-			return strings.TrimSuffix(fmt.Sprintf("control plane machine %d of %d to be ready: %s", n, c.ControlPlanes, message), ": ")
-		case n < c.ControlPlanes:
+			return strings.TrimSuffix(fmt.Sprintf("control plane machine %d of %d to be ready: %s", n, wanted, message), ": ")
+		case n < wanted:
 			return ""
 		default:
 			return c.unsound(live)
