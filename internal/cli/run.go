@@ -159,8 +159,8 @@ stopped and can be resumed, 8 that a human has to decide.`,
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until control-plane --approve control-plane --etcd-snapshot /backup/al9qy.db
   migrate run al9qy --until control-plane --approve point-of-no-return
-  migrate run al9qy --until workers --first-worker k3m9a --max-workers 1
   migrate run al9qy --until control-plane --control-planes 3
+  migrate run al9qy --until workers --first-worker k3m9a --max-workers 1
   migrate run al9qy --until workers --surge 2
   migrate run al9qy --until workers --concurrency 3
   migrate run al9qy --until finalize --approve finalize

@@ -24,9 +24,8 @@ const (
 type Peer struct {
 	// Active: there are connections, and what was sent last has arrived.
 	Active bool
-	// RoundTrip is the mean time of a message there and back since the server started, 0 before the first one.
-	RoundTrip time.Duration
-	// Measured is how often RoundTrip was measured, and Total the sum: two looks tell what was measured in between. etcd measures every half minute.
+	// Measured is how often the time of a message there and back was measured since the server started, and Total the sum: two looks tell what was measured in between. etcd
+	// measures every half minute.
 	Measured uint64
 	Total    time.Duration
 }
@@ -87,7 +86,6 @@ func readPeers(text []byte) (map[ID]Peer, error) {
 	err = each(metricRoundTrip, labelTo, func(p *Peer, m *dto.Metric) {
 		if n := m.GetHistogram().GetSampleCount(); n > 0 {
 			p.Measured, p.Total = n, time.Duration(m.GetHistogram().GetSampleSum()*float64(time.Second))
-			p.RoundTrip = p.Total / time.Duration(n) //nolint:gosec // A count of half minutes.
 		}
 	})
 	return peers, err

@@ -419,7 +419,7 @@ func (g *Guest) library(urls ...string) (*clientv3.Client, error) {
 }
 
 // joinEtcd adds a machine to the etcd of a member and waits until it votes: as a learner, which somebody promotes, or with a vote from the first moment on, as kubeadm
-// before 1.27 does it, so that nothing can be written until it runs.
+// before 1.29 does it, so that nothing can be written until it runs.
 func (g *Guest) joinEtcd(ctx context.Context, sibling *mc.Sibling, member string, learner bool) error {
 	other, err := g.library(member)
 	if err != nil {
