@@ -22,6 +22,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 )
@@ -155,13 +156,34 @@ func (s *session) etcdSnapshot(ctx context.Context, source sourceFlags, outs out
 	if err != nil {
 		return err
 	}
+	endpoint, err := voter(ctx, client)
+	if err != nil {
+		return err
+	}
 	counter := newByteProgress(s.app.Err, "etcd's database", s.watched(), s.global.quiet, s.app.Clock.Now)
-	saved, err := client.Save(ctx, client.Endpoints()[0], out, prefix, counter.written)
+	saved, err := client.Save(ctx, endpoint, out, prefix, counter.written)
 	counter.stop()
 	if err != nil {
 		return err
 	}
 	return s.printStructured(ctx, resolved, saved, func(w io.Writer) { writeSnapshot(w, saved) })
+}
+
+// voter is the first endpoint that answers and votes: the pod of a machine that goes is still there for a while, and a learner may be far behind.
+func voter(ctx context.Context, client *etcd.Client) (string, error) {
+	var all []error
+	for _, name := range client.Endpoints() {
+		status, err := client.Status(ctx, name)
+		switch {
+		case err != nil:
+			all = append(all, err)
+		case status.Learner:
+			all = append(all, fmt.Errorf("etcd at %s is a learner", name))
+		default:
+			return name, nil
+		}
+	}
+	return "", failure.Join(all...)
 }
 
 func (s *session) etcdVerifyCommand() *cobra.Command {
@@ -263,7 +285,8 @@ func (s *session) newEtcd(ctx context.Context, live *kube.ReadOnly, key ctrlclie
 	}
 	endpoints := make([]etcd.Endpoint, 0, len(pods.Items))
 	for i := range pods.Items {
-		endpoints = append(endpoints, etcd.Endpoint{URL: "https://" + net.JoinHostPort("127.0.0.1", etcdClientPort), Address: pods.Items[i].Name + ":" + etcdClientPort})
+		pod := pods.Items[i].Name
+		endpoints = append(endpoints, etcd.Endpoint{URL: "https://" + net.JoinHostPort("127.0.0.1", etcdClientPort), Name: "pod " + pod, Address: pod + ":" + etcdClientPort})
 	}
 	dial := kube.PodDialer(inside)
 	client, err := etcd.New(etcd.Options{Endpoints: endpoints, TLS: credentials, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -34,9 +36,11 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Endpoint is one way to reach an etcd server.
 type Endpoint struct {
-	// URL is the endpoint's name, for example https://etcd.al9qy.k8s.example.test:443. Its host is what the certificate must be
-	// for, and what an ingress that looks at server names sees.
+	// URL is for example https://etcd.al9qy.k8s.example.test:443. Its host is what the certificate must be for, and what an ingress that looks at server
+	// names sees.
 	URL string
+	// Name is what the endpoint is called here and in errors; empty means its URL. Members that are reached through their pods all have the same URL.
+	Name string
 	// Address is where to connect instead, as host:port; empty means the URL's own.
 	Address string
 }
@@ -68,6 +72,7 @@ type Client struct {
 
 // endpoint is one server with its two ways in: questions and metrics.
 type endpoint struct {
+	name string
 	url  string
 	grpc *clientv3.Client
 	http *http.Client
@@ -75,7 +80,7 @@ type endpoint struct {
 
 // Error tells which question to which endpoint went wrong.
 type Error struct {
-	// Endpoint is the URL that was asked.
+	// Endpoint is the name of who was asked.
 	Endpoint string
 	// Operation is what it was asked for, for example "member list".
 	Operation string
@@ -120,9 +125,13 @@ func New(opts Options) (*Client, error) {
 	}
 	c := &Client{timeout: opts.Timeout}
 	for _, e := range opts.Endpoints {
+		e.Name = cmp.Or(e.Name, e.URL)
 		made, err := newEndpoint(e, opts)
+		if err == nil && slices.Contains(c.Endpoints(), e.Name) {
+			err = errors.New("two endpoints have this name") // one of them would answer for both
+		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("preparing a client for etcd at %s: %w", e.URL, err), c.Close())
+			return nil, errors.Join(fmt.Errorf("preparing a client for etcd at %s: %w", e.Name, err), c.Close())
 		}
 		c.endpoints = append(c.endpoints, made)
 	}
@@ -166,6 +175,7 @@ func newEndpoint(e Endpoint, opts Options) (*endpoint, error) {
 		return nil, err
 	}
 	return &endpoint{
+		name: e.Name,
 		url:  e.URL,
 		grpc: grpcClient,
 		http: &http.Client{
@@ -200,27 +210,27 @@ func (c *Client) Close() error {
 	var all []error
 	for _, e := range c.endpoints {
 		if err := e.grpc.Close(); err != nil {
-			all = append(all, &Error{Endpoint: e.url, Operation: "goodbye", Err: err})
+			all = append(all, &Error{Endpoint: e.name, Operation: "goodbye", Err: err})
 		}
 	}
 	return failure.Join(all...)
 }
 
-// Endpoints lists the URLs, in the order they were given.
+// Endpoints lists the names, in the order they were given.
 func (c *Client) Endpoints() []string {
-	urls := make([]string, len(c.endpoints))
+	names := make([]string, len(c.endpoints))
 	for i, e := range c.endpoints {
-		urls[i] = e.url
+		names[i] = e.name
 	}
-	return urls
+	return names
 }
 
-// at finds an endpoint by its URL.
-func (c *Client) at(endpointURL, operation string) (*endpoint, error) {
+// at finds an endpoint by its name.
+func (c *Client) at(name, operation string) (*endpoint, error) {
 	for _, e := range c.endpoints {
-		if e.url == endpointURL {
+		if e.name == name {
 			return e, nil
 		}
 	}
-	return nil, &Error{Endpoint: endpointURL, Operation: operation, Err: errors.New("this endpoint was not given")}
+	return nil, &Error{Endpoint: name, Operation: operation, Err: errors.New("this endpoint was not given")}
 }

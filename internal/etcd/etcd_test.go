@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"net/http"
@@ -49,6 +51,7 @@ func TestAClientNeedsAllItsParts(t *testing.T) {
 		"reading the URL":            {TLS: good, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://a:b:c"}}},
 		"there is no certificate":    {TLS: etcd.TLS{Cert: cert, Key: key}, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://a:443"}}},
 		"reading the client certifi": {TLS: etcd.TLS{CA: cert, Cert: cert}, Dial: dial, Endpoints: []etcd.Endpoint{{URL: "https://b"}, {URL: "https://a:443"}}},
+		"at a: two endpoints have t": {TLS: good, Dial: dial, Endpoints: []etcd.Endpoint{{Name: "a", URL: "https://h"}, {Name: "a", URL: "https://h"}}},
 	} {
 		_, err := etcd.New(opts)
 		require.ErrorContains(t, err, "preparing a client for etcd")
@@ -96,6 +99,28 @@ func TestMetricsAreReadOnceAndInFull(t *testing.T) {
 		answer = f
 		_, err := client.Metrics(t.Context(), at)
 		require.ErrorContains(t, err, "asking etcd at https://example.com:443 for its metrics: "+want)
+	}
+}
+
+// TestEndpointsWithOneURLAreAskedEach: members that are reached through their pods are all 127.0.0.1 to who asks.
+func TestEndpointsWithOneURLAreAskedEach(t *testing.T) {
+	t.Parallel()
+	cert, key := clientPair(t)
+	client, err := etcd.New(etcd.Options{
+		TLS: etcd.TLS{CA: cert, Cert: cert, Key: key},
+		Endpoints: []etcd.Endpoint{
+			{Name: "pod etcd-a", URL: "https://127.0.0.1:2379", Address: "etcd-a:2379"}, {Name: "pod etcd-b", URL: "https://127.0.0.1:2379", Address: "etcd-b:2379"},
+		},
+		Dial: func(_ context.Context, _, address string) (net.Conn, error) {
+			return nil, errors.New("nobody is at " + address)
+		},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	for name, address := range map[string]string{"pod etcd-a": "etcd-a:2379", "pod etcd-b": "etcd-b:2379"} {
+		_, err := client.Metrics(t.Context(), name)
+		require.ErrorContains(t, err, "asking etcd at "+name+" for its metrics: ")
+		require.ErrorContains(t, err, "nobody is at "+address)
 	}
 }
 

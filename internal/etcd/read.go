@@ -83,7 +83,7 @@ func (c *Client) Members(ctx context.Context) (Members, error) {
 		if err == nil {
 			return table, nil
 		}
-		all = append(all, &Error{Endpoint: e.url, Operation: "member list", Err: err})
+		all = append(all, &Error{Endpoint: e.name, Operation: "member list", Err: err})
 		if ctx.Err() != nil {
 			break
 		}
@@ -113,20 +113,20 @@ func (c *Client) membersAt(parent context.Context, e *endpoint) (Members, error)
 }
 
 // Status asks one endpoint how it is. The answer is of one member and needs no majority.
-func (c *Client) Status(parent context.Context, endpointURL string) (Status, error) {
+func (c *Client) Status(parent context.Context, endpointName string) (Status, error) {
 	const operation = "status"
-	e, err := c.at(endpointURL, operation)
+	e, err := c.at(endpointName, operation)
 	if err != nil {
 		return Status{}, err
 	}
 	ctx, cancel := context.WithTimeout(parent, c.timeout)
 	defer cancel()
 	if err := e.reach(ctx); err != nil {
-		return Status{}, &Error{Endpoint: e.url, Operation: operation, Err: err}
+		return Status{}, &Error{Endpoint: e.name, Operation: operation, Err: err}
 	}
 	answer, err := e.grpc.Status(ctx, e.grpc.Endpoints()[0])
 	if err != nil {
-		return Status{}, &Error{Endpoint: e.url, Operation: operation, Err: c.cause(parent, e, err)}
+		return Status{}, &Error{Endpoint: e.name, Operation: operation, Err: c.cause(parent, e, err)}
 	}
 	return Status{
 		Cluster: ID(answer.Header.GetClusterId()), Member: ID(answer.Header.GetMemberId()), Learner: answer.IsLearner,
@@ -136,9 +136,9 @@ func (c *Client) Status(parent context.Context, endpointURL string) (Status, err
 }
 
 // Metrics gets what the server at one endpoint measures, in Prometheus' text format.
-func (c *Client) Metrics(ctx context.Context, endpointURL string) ([]byte, error) {
+func (c *Client) Metrics(ctx context.Context, endpointName string) ([]byte, error) {
 	const operation = "metrics"
-	e, err := c.at(endpointURL, operation)
+	e, err := c.at(endpointName, operation)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (c *Client) Metrics(ctx context.Context, endpointURL string) ([]byte, error
 	defer cancel()
 	text, err := e.get(ctx, "metrics")
 	if err != nil {
-		return nil, &Error{Endpoint: e.url, Operation: operation, Err: err}
+		return nil, &Error{Endpoint: e.name, Operation: operation, Err: err}
 	}
 	return text, nil
 }

@@ -55,13 +55,13 @@ type Snapshot struct {
 // Save writes a snapshot of the server at one endpoint to a new file, and opens it to see that it is whole. The file has its name only when it
 // was verified; it holds everything, so nobody else may read it. prefix is what Resources are counted below. told hears now and then how
 // many bytes have come; nil hears nothing.
-func (c *Client) Save(ctx context.Context, endpointURL, path, prefix string, told func(written int64)) (*Snapshot, error) {
+func (c *Client) Save(ctx context.Context, endpointName, path, prefix string, told func(written int64)) (*Snapshot, error) {
 	const operation = "snapshot"
-	e, err := c.at(endpointURL, operation)
+	e, err := c.at(endpointName, operation)
 	if err != nil {
 		return nil, err
 	}
-	wrong := func(err error) error { return &Error{Endpoint: e.url, Operation: operation, Err: err} }
+	wrong := func(err error) error { return &Error{Endpoint: e.name, Operation: operation, Err: err} }
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fmt.Errorf("saving the snapshot as %s: %w", path, os.ErrExist)
 	}

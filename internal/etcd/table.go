@@ -41,7 +41,7 @@ func (c *Client) Table(ctx context.Context) (*Table, error) {
 	t := &Table{Cluster: known.Cluster}
 	said := map[ID]*Status{}
 	for _, e := range c.endpoints {
-		status, err := c.Status(ctx, e.url)
+		status, err := c.Status(ctx, e.name)
 		if err != nil {
 			t.Unread = append(t.Unread, err.Error())
 			continue
