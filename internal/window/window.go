@@ -249,6 +249,7 @@ func (s *Schedule) Between(from, to time.Time) ([]Window, error) {
 	if err != nil {
 		return nil, err
 	}
+	closed = merged(closed)
 	var out []Window
 	for _, w := range merged(open) {
 		out = append(out, without(w, closed)...)
@@ -264,16 +265,20 @@ func (s *Schedule) Between(from, to time.Time) ([]Window, error) {
 	return slices.DeleteFunc(out, func(w Window) bool { return !w.Start.Before(w.End) }), nil
 }
 
+// all are the stretches of some periods, in their order. Each period's own are merged first: two hundred periods that overlap themselves twenty times a day would
+// be compared with one another for minutes.
 func (s *Schedule) all(periods []Period, from, to time.Time) ([]Window, error) {
+	byStart := func(a, b Window) int { return a.Start.Compare(b.Start) }
 	var out []Window
 	for i := range periods {
 		found, err := periods[i].occurrences(cmp.Or(periods[i].Zone, s.Zone), from, to)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, found...)
+		slices.SortStableFunc(found, byStart) // Where clocks go back, the wall's order is not time's.
+		out = append(out, merged(found)...)
 	}
-	slices.SortStableFunc(out, func(a, b Window) int { return a.Start.Compare(b.Start) })
+	slices.SortStableFunc(out, byStart)
 	return out, nil
 }
 
@@ -302,7 +307,10 @@ func merged(sorted []Window) []Window {
 func without(w Window, closed []Window) []Window {
 	var out []Window
 	for _, c := range closed {
-		if !c.Start.Before(w.End) || !c.End.After(w.Start) {
+		if !c.Start.Before(w.End) {
+			break
+		}
+		if !c.End.After(w.Start) {
 			continue
 		}
 		if c.Start.After(w.Start) {

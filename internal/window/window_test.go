@@ -373,3 +373,20 @@ func BenchmarkAYear(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkManyPeriods is as much as a playbook may hold, each period overlapping itself and all others.
+func BenchmarkManyPeriods(b *testing.B) {
+	s := Schedule{Zone: zone(b, "UTC")}
+	for i := range 100 {
+		s.Open = append(s.Open, Period{Name: fmt.Sprintf("open %d", i), Cron: cron(b, "*/30 0-11 * * *"), Duration: time.Hour})
+		s.Closed = append(s.Closed, Period{Name: fmt.Sprintf("closed %d", i), Cron: cron(b, "*/30 6-17 * * *"), Duration: time.Hour})
+	}
+	from := time.Date(2026, 1, 1, 0, 0, 0, 0, s.Zone)
+	b.ReportAllocs()
+	for b.Loop() {
+		windows, err := s.Between(from, from.AddDate(1, 0, 0))
+		if err != nil || len(windows) != 365 {
+			b.Fatal(len(windows), err)
+		}
+	}
+}
