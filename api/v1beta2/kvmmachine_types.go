@@ -59,7 +59,8 @@ type KVMMachineSpec struct {
 	// +optional
 	ISCSI *ISCSI `json:"iscsi,omitempty"`
 
-	// dns of the guest, at operating system level. Without it the pod's own resolvers are used.
+	// dns of the guest, at operating system level. Without it the pod's own resolvers are used. With it these servers are asked for every name: if they do not
+	// know names of the management cluster's Services, the KVMCluster needs a controlPlaneEndpoint whose name they know.
 	// +optional
 	DNS *DNS `json:"dns,omitempty"`
 

@@ -167,9 +167,13 @@ func endReason(t *corev1.ContainerStateTerminated) string {
 }
 
 // bootstrapVerdict tells what became of the bootstrap data. Once decided it stays so: the launcher's log may be gone by the next
-// time anybody looks. A Node that is ready is proof enough.
-func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, node *corev1.Node, vm verdict) verdict {
+// time anybody looks. A Node that is ready is proof enough: of a worker even that it did not fail, as was thought of a guest whose proof was lost
+// when it was reset, for health checks would delete what works. A control plane's Node is ready before kubeadm has made etcd join, which may fail.
+func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contract.Role, node *corev1.Node, vm verdict) verdict {
+	ready := node != nil && nodeReady(node).status == metav1.ConditionTrue
 	switch {
+	case ready && role == contract.RoleWorker && (current == nil || current.Status != metav1.ConditionTrue):
+		return yes(ReasonBootstrapSucceeded, problems(facts))
 	case current != nil && current.Status != metav1.ConditionUnknown:
 		return verdict{current.Status, current.Reason, current.Message}
 	case facts.Bootstrap == contract.BootstrapSucceeded:
@@ -183,7 +187,7 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, node *corev
 			message += logHeading + log
 		}
 		return no(ReasonBootstrapFailed, message)
-	case node != nil && nodeReady(node).status == metav1.ConditionTrue:
+	case ready:
 		return yes(ReasonBootstrapSucceeded, "")
 	case vm.status != metav1.ConditionTrue:
 		return maybe(ReasonStarting, "the virtual machine does not run yet")

@@ -115,10 +115,15 @@ func TestBootstrapIsDecidedOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		current *metav1.Condition
 		facts   guest.Facts
+		role    contract.Role
 		node    *corev1.Node
 		vm      verdict
 		want    verdict
 	}{
+		"failed, Node ready":        {current: done, role: contract.RoleControlPlane, node: nodeThatIs("True"), vm: up, want: no(ReasonBootstrapFailed, "said before")},
+		"failed, worker ready":      {current: done, role: contract.RoleWorker, node: nodeThatIs("True"), vm: up, want: yes(ReasonBootstrapSucceeded, "")},
+		"failed, worker not ready":  {current: done, role: contract.RoleWorker, node: nodeThatIs("False"), vm: up, want: no(ReasonBootstrapFailed, "said before")},
+		"worker ready, problems":    {facts: guest.Facts{Problems: []string{"no share"}}, role: contract.RoleWorker, node: nodeThatIs("True"), vm: up, want: yes(ReasonBootstrapSucceeded, "problems in the guest: no share")},
 		"decided before":            {current: done, facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded}, vm: up, want: no(ReasonBootstrapFailed, "said before")},
 		"succeeded":                 {current: open, facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded}, vm: up, want: yes(ReasonBootstrapSucceeded, "")},
 		"succeeded, but":            {facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded, Problems: []string{"no share"}}, vm: up, want: yes(ReasonBootstrapSucceeded, "problems in the guest: no share")},
@@ -131,12 +136,22 @@ func TestBootstrapIsDecidedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, test.want, bootstrapVerdict(test.current, &test.facts, test.node, test.vm))
+			assert.Equal(t, test.want, bootstrapVerdict(test.current, &test.facts, test.role, test.node, test.vm))
 		})
 	}
-	long := bootstrapVerdict(nil, &guest.Facts{Bootstrap: contract.BootstrapFailed, BootstrapLog: strings.Repeat("x", 1<<20) + "end"}, nil, up)
+	long := bootstrapVerdict(nil, &guest.Facts{Bootstrap: contract.BootstrapFailed, BootstrapLog: strings.Repeat("x", 1<<20) + "end"}, contract.RoleWorker, nil, up)
 	assert.LessOrEqual(t, len(long.message), maxMessage)
 	assert.True(t, strings.HasSuffix(long.message, "end"))
+}
+
+func TestNamesOfServices(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]bool{
+		"demo-control-plane.org-acme.svc.cluster.local": true, "demo-control-plane.org-acme.svc": true, "api.mc.example.svc.": true,
+		"demo.k8s.example.com": false, "10.0.0.1": false, "svc.example.com": false, "": false,
+	} {
+		assert.Equal(t, want, ofAService(host), host)
+	}
 }
 
 func TestReadinessGate(t *testing.T) {

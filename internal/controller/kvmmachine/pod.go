@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -97,7 +98,7 @@ func (r *Reconciler) makePod(ctx context.Context, s *scope) (*verdict, error) {
 	pod, err := vmpod.Pod(s.input(), &r.Settings)
 	if err != nil {
 		if _, ok := errors.AsType[*vmpod.InvalidError](err); ok {
-			return new(no(ReasonInvalid, err.Error())), nil // Nothing changes before the object does.
+			return new(no(ReasonInvalid, err.Error())), nil // Nothing changes before the object, or the KVMCluster that it was held against, does.
 		}
 		return nil, err
 	}
@@ -117,9 +118,16 @@ func (r *Reconciler) makePod(ctx context.Context, s *scope) (*verdict, error) {
 		return new(no(ReasonRefused, "the management cluster does not take the pod: "+guest.Clip(err.Error()))), fmt.Errorf("creating the pod of KVMMachine %s: %w", s.key(), err)
 	}
 	r.note(s.machine, "PodCreated", "Create", "made pod %s", client.ObjectKeyFromObject(pod))
+	if host := s.cluster.Spec.ControlPlaneEndpoint.Host; s.machine.Spec.DNS != nil && ofAService(host) {
+		r.warn(s.machine, ReasonEndpointName, "Create", "the guest asks the servers of spec.dns for every name, also for "+host+", where its API server is; it cannot join unless they know the "+
+			"management cluster's names: leave spec.dns out, or set the KVMCluster's spec.controlPlaneEndpoint to a name that they know")
+	}
 	s.pod = pod
 	return nil, r.remember(ctx, s)
 }
+
+// ofAService tells names that a cluster's DNS gives to Services.
+func ofAService(host string) bool { return strings.Contains(host+".", ".svc.") }
 
 // sharedInitiator says whether another machine comes first that has this one's iSCSI initiator name: two that run would write to the same volumes. Admission refuses a second one, but not two that are
 // created in the same moment, and it does not see namespaces that are not watched.

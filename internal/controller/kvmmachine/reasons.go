@@ -38,6 +38,8 @@ const (
 	ReasonStopped = "VirtualMachineStopped"
 	// ReasonUnknown says that something could not be found out.
 	ReasonUnknown = "Unknown"
+	// ReasonEndpointName warns of a guest that may not find its API server.
+	ReasonEndpointName = "EndpointNameUnknown"
 
 	// ReasonGuestSilent says that the guest's agent has not spoken, so that nobody knows whether the guest boots.
 	ReasonGuestSilent = "GuestSilent"

@@ -328,10 +328,10 @@ func (r *Reconciler) assess(ctx context.Context, s *scope) {
 	if vm.status == "True" {
 		m.Status.Initialization.Provisioned = new(true)
 	}
-	boot := bootstrapVerdict(old, &s.facts, s.node, vm)
+	boot := bootstrapVerdict(old, &s.facts, contract.Role(s.pod.Labels[infrav1.RoleLabel]), s.node, vm)
 	r.set(m, infrav1.BootstrapExecSucceededCondition, boot)
 	if boot.status != "Unknown" {
-		r.noteBootstrap(s, old == nil || old.Status == "Unknown", boot)
+		r.noteBootstrap(s, old == nil || old.Status != boot.status, boot)
 	}
 	ips := podIPs(s.pod)
 	if len(ips) == 0 && s.facts.Address != "" {

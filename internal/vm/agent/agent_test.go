@@ -200,6 +200,29 @@ func TestBootstrapMovesForwardOnly(t *testing.T) {
 	assert.Equal(t, contract.BootstrapSucceeded, again.Look(t.Context()).Bootstrap)
 }
 
+// TestARestartAtTheEndOfBootstrapping is what postKubeadmCommands with a reboot come to: the mark is made after the last look and gone before the next.
+func TestARestartAtTheEndOfBootstrapping(t *testing.T) {
+	g := newGuest(t)
+	ctx, end := context.WithCancel(t.Context())
+	marks := writer(func(line []byte) (int, error) {
+		assert.Contains(t, string(line), string(contract.BootstrapRunning))
+		g.put("/run/cluster-api/bootstrap-success.complete", "success")
+		end()
+		return len(line), nil
+	})
+	require.NoError(t, g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig}).Run(ctx, marks))
+
+	require.NoError(t, os.RemoveAll(filepath.Join(g.Root, "run")))
+	g.put("/run/cloud-init/result.json", "{}")
+	again := g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig})
+	assert.Equal(t, contract.BootstrapSucceeded, again.Look(t.Context()).Bootstrap)
+}
+
+// writer is a port that does something with what is written to it.
+type writer func(line []byte) (int, error)
+
+func (w writer) Write(line []byte) (int, error) { return w(line) }
+
 func TestAFailedBootstrapTellsTheEndOfItsLogWithoutCredentials(t *testing.T) {
 	g := newGuest(t)
 	g.put("/run/cloud-init/result.json", "{}")

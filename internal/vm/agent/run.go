@@ -102,6 +102,8 @@ func (a *Agent) Run(ctx context.Context, port io.Writer) error {
 		}
 		select {
 		case <-ctx.Done():
+			// A guest that is restarted by its last bootstrap command loses the mark in /run, and with it the one proof that kubeadm succeeded.
+			a.succeeded()
 			return nil
 		case <-ticker.C():
 		}
@@ -160,10 +162,8 @@ func (a *Agent) bootstrap(ctx context.Context) outcome {
 			return o
 		}
 	}
-	if a.Sys.exists(sentinel) {
-		o := outcome{State: contract.BootstrapSucceeded}
-		a.remember(o)
-		return o
+	if a.succeeded() {
+		return outcome{State: contract.BootstrapSucceeded}
 	}
 	if o, ended := a.ended(ctx); ended {
 		a.remember(o)
@@ -177,6 +177,15 @@ func (a *Agent) bootstrap(ctx context.Context) outcome {
 		}
 	}
 	return outcome{State: contract.BootstrapRunning}
+}
+
+// succeeded says whether kubeadm's success is marked, and keeps it for the time after a reboot.
+func (a *Agent) succeeded() bool {
+	if !a.Sys.exists(sentinel) {
+		return false
+	}
+	a.remember(outcome{State: contract.BootstrapSucceeded})
+	return true
 }
 
 // ended says whether the bootstrap data ran to an end without success.
