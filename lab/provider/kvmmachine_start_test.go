@@ -361,7 +361,8 @@ func (l *machineLab) newUnprovisioned(t *testing.T) *demo {
 	require.Eventually(t, func() bool {
 		return l.Get(ctx, client.ObjectKey{Namespace: space.Name, Name: "default"}, &corev1.ServiceAccount{}) == nil
 	}, within, interval, "pods need it")
-	infra := &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Namespace: space.Name, Name: "demo"}}
+	// The label is Cluster API's.
+	infra := &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Namespace: space.Name, Name: "demo", Labels: map[string]string{clusterv1.ClusterNameLabel: "demo"}}}
 	infra.Spec.FailureDomainLabel = "zone"
 	require.NoError(t, l.Create(ctx, infra))
 	d := &demo{machineLab: l, namespace: space.Name}

@@ -11,10 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -356,6 +359,43 @@ func TestInvalidMachineSaysWhichField(t *testing.T) {
 
 	c := d.condition(t, m, vmCondition, kvmmachine.ReasonInvalid)
 	assert.Contains(t, c.Message, "spec.image")
+}
+
+// TestAMachineGoesOnWhenItsKVMClusterIsMended does not wait for the resync, which is minutes away.
+func TestAMachineGoesOnWhenItsKVMClusterIsMended(t *testing.T) {
+	t.Parallel()
+	d := needMachineLab(t).newDemo(t)
+	infra := &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: "demo"}}
+	label := func(value string) {
+		require.NoError(t, d.Patch(t.Context(), infra, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"failureDomainLabel":`+value+`}}`))))
+	}
+	label("null")
+	m := d.newMachine(t, "mended", func(_ *infrav1.KVMMachine, owner *clusterv1.Machine) { owner.Spec.FailureDomain = "zone-a" })
+	c := d.condition(t, m, vmCondition, kvmmachine.ReasonInvalid)
+	assert.Contains(t, c.Message, "failureDomainLabel")
+	label(`"zone"`)
+	d.condition(t, m, vmCondition, kvmmachine.ReasonPending)
+}
+
+// TestABudgetThatWasTakenAwayComesBack before a host is drained that it is there for.
+func TestABudgetThatWasTakenAwayComesBack(t *testing.T) {
+	t.Parallel()
+	d := needMachineLab(t).newDemo(t)
+	d.pod(t, d.newMachine(t, "guarded"))
+	budget := &policyv1.PodDisruptionBudget{}
+	key := client.ObjectKey{Namespace: d.namespace, Name: vmpod.BudgetName("demo")}
+	require.True(t, eventually(t, func() bool { return d.Get(t.Context(), key, budget) == nil }))
+	whole := budget.Spec.DeepCopy()
+
+	none := intstr.FromInt32(0)
+	budget.Spec.MinAvailable = &none
+	require.NoError(t, d.Update(t.Context(), budget))
+	require.True(t, eventually(t, func() bool {
+		return d.Get(t.Context(), key, budget) == nil && equality.Semantic.DeepEqual(whole, &budget.Spec)
+	}), "it is as it was")
+	was := budget.UID
+	require.NoError(t, d.Delete(t.Context(), budget))
+	require.True(t, eventually(t, func() bool { return d.Get(t.Context(), key, budget) == nil && budget.UID != was }), "there is another one")
 }
 
 // adopt makes a pod in a namespace of its own and a machine that adopts it.

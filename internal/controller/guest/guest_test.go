@@ -157,6 +157,23 @@ func TestFollowerBoundsItsStreams(t *testing.T) {
 	assert.Zero(t, f.Following())
 }
 
+// TestAMachineThatNeverStartsHoldsNoSlot while it waits for its next try.
+func TestAMachineThatNeverStartsHoldsNoSlot(t *testing.T) {
+	l := &logs{streams: []func() (io.ReadCloser, error){
+		func() (io.ReadCloser, error) { return nil, errors.New("the container waits to be started again") },
+		text(state(t, contract.BootstrapSucceeded)),
+	}}
+	c := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	f, _ := follower(t, l, c, 1)
+	f.Follow(machine, pod, "uid")
+	require.Eventually(t, c.HasWaiters, within, often)
+	other := types.NamespacedName{Namespace: "org-acme", Name: "other"}
+	f.Follow(other, client.ObjectKey{Namespace: "org-acme", Name: "other"}, "uid")
+	require.Eventually(t, func() bool { return f.Facts(other, "uid").Bootstrap == contract.BootstrapSucceeded }, within, often)
+	f.Forget(machine)
+	require.Eventually(t, func() bool { return f.Following() == 0 }, within, often)
+}
+
 func TestPodLogsFollowFromTheBeginningOrATime(t *testing.T) {
 	asked := make(chan string, 2)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

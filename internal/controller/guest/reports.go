@@ -167,17 +167,17 @@ func (m *follow) stop() {
 }
 
 // run reads the log, again and again, until everything is decided or nobody wants to know. A stream ends with its container, so
-// an end alone means nothing.
+// an end alone means nothing. Between two tries others may have the slot: machines whose containers never start must not silence those that do.
 func (f *Follower) run(ctx context.Context, machine types.NamespacedName, pod client.ObjectKey, m *follow) {
-	select {
-	case f.slots <- struct{}{}:
-		defer func() { <-f.slots }()
-	case <-ctx.Done():
-		return
-	}
 	pause := backoff()
 	for ctx.Err() == nil {
+		select {
+		case f.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
 		decided, read, err := f.read(ctx, machine, pod, m)
+		<-f.slots
 		if decided {
 			return
 		}

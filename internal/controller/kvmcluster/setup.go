@@ -129,7 +129,7 @@ func podChange() predicate.Predicate {
 		return before.Status.PodIP != after.Status.PodIP || before.UID != after.UID ||
 			podCondition(before, corev1.PodReady) != podCondition(after, corev1.PodReady) ||
 			podCondition(before, corev1.ContainersReady) != podCondition(after, corev1.ContainersReady) ||
-			before.Spec.NodeName != after.Spec.NodeName || finished(before) != finished(after) ||
+			before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 	})
 }

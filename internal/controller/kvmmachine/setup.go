@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -98,6 +99,9 @@ func (r *Reconciler) build(mgr ctrl.Manager, opts controller.Options, wake *wake
 			util.MachineToInfrastructureMapFunc(infrav1.GroupVersion().WithKind("KVMMachine")))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToMachines),
 			builder.WithPredicates(predicates.ClusterPausedTransitionsOrInfrastructureProvisioned(mgr.GetScheme(), log))).
+		// What somebody deletes or edits has to come back before the next drain of a host, and a machine that waits for its KVMCluster's setting must not wait for the resync.
+		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.labelledToMachines), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&infrav1.KVMCluster{}, handler.EnqueueRequestsFromMapFunc(r.labelledToMachines), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.GetClusterSource(controllerName, clusterToMachines, clustercache.WatchForProbeFailure(unreachableAfter))).
 		WatchesRawSource(source.Func(wake.start)).
 		Build(reconciler)
@@ -114,6 +118,20 @@ func podToMachine(_ context.Context, pod client.Object) []ctrl.Request {
 		return nil
 	}
 	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}}}
+}
+
+// labelledToMachines maps what carries a Cluster's name to the machines of that Cluster.
+func (r *Reconciler) labelledToMachines(ctx context.Context, o client.Object) []ctrl.Request {
+	cluster := o.GetLabels()[clusterv1.ClusterNameLabel]
+	if cluster == "" {
+		return nil
+	}
+	list := &infrav1.KVMMachineList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "finding the machines of a Cluster", "cluster", cluster)
+		return nil
+	}
+	return requests(list)
 }
 
 // adoptedPodToMachines maps somebody else's pod to the machine that adopted it.
