@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,12 +116,16 @@ func adopted(at *field.Path, a *infrav1.Adopted) field.ErrorList {
 	if a.Address != "" {
 		problems = append(problems, address(at.Child("address"), a.Address)...)
 	}
-	for i, finalizer := range a.ReleaseFinalizers {
-		if len(validation.IsQualifiedName(finalizer)) > 0 {
-			problems = append(problems, field.Invalid(at.Child("releaseFinalizers").Index(i), finalizer, "is no finalizer, for example example.com/name"))
+	return append(problems, finalizers(at.Child("releaseFinalizers"), a.ReleaseFinalizers)...)
+}
+
+func finalizers(at *field.Path, names []string) field.ErrorList {
+	return each(at, names, func(at *field.Path, name string) field.ErrorList {
+		if len(validation.IsQualifiedName(name)) == 0 {
+			return nil
 		}
-	}
-	return problems
+		return field.ErrorList{field.Invalid(at, name, "is no finalizer, for example example.com/name")}
+	})
 }
 
 // machineIdentity checks what only a machine has: its provider id, and whether etcd can be on it.
@@ -210,8 +215,10 @@ func machineChange(before, after *infrav1.KVMMachine) field.ErrorList {
 	if old.Adopted != nil && now.Adopted != nil {
 		// No machine is ever made from this image: it says what a successor should have.
 		old.Image = now.Image
+		if !slices.Equal(old.Adopted.ReleaseFinalizers, now.Adopted.ReleaseFinalizers) {
+			problems = append(problems, finalizers(spec.Child("adopted", "releaseFinalizers"), now.Adopted.ReleaseFinalizers)...)
+		}
 		old.Adopted.ReleaseFinalizers = now.Adopted.ReleaseFinalizers
-		problems = append(problems, adopted(spec.Child("adopted"), now.Adopted)...)
 	}
 	return append(problems, unchanged(spec, old, now, adviceMachine)...)
 }

@@ -215,6 +215,12 @@ func TestMachineChanges(t *testing.T) {
 		},
 		"an adopted machine's image":      {adopted, func(m *infrav1.KVMMachine) { m.Spec.Image = "other" }, ""},
 		"an adopted machine's finalizers": {adopted, func(m *infrav1.KVMMachine) { m.Spec.Adopted.ReleaseFinalizers = []string{"example.com/x"} }, ""},
+		"an adopted machine's finalizers, badly": {
+			adopted, func(m *infrav1.KVMMachine) { m.Spec.Adopted.ReleaseFinalizers = []string{"a b"} }, `spec.adopted.releaseFinalizers[0]: Invalid value: "a b": is no finalizer`,
+		},
+		"an adopted machine that would be refused today": {
+			func(m *infrav1.KVMMachine) { adopted(m); m.Spec.Adopted.ReleaseFinalizers = []string{"a b"} }, func(m *infrav1.KVMMachine) { m.Finalizers = nil }, "",
+		},
 		"an adopted machine's pod": {
 			adopted, func(m *infrav1.KVMMachine) { m.Spec.Adopted.PodRef.UID = "u2" }, `spec.adopted.podRef.uid: Invalid value: "u2": cannot change, it is "u1"`,
 		},

@@ -85,12 +85,13 @@ func (g *guest) watch(ctx context.Context) error {
 
 // ended says why QEMU is gone.
 func (g *guest) ended(w *watching) error {
-	how := g.process.End()
+	how, well := g.process.End(), g.process.Well()
 	switch {
-	case !w.asked.IsZero() && how == "" && w.silent != "":
+	case !w.asked.IsZero() && well && w.silent != "":
 		return exit.Errorf(contract.ExitSilent, "%s; the guest powered off when it was asked to", w.silent)
-	case !w.asked.IsZero() && how == "":
-		g.Log.WithField("after", g.Clock.Since(w.asked).Round(time.Millisecond).String()).Info("the guest powered off")
+	case !w.asked.IsZero() && well:
+		// A warning of QEMU's is no reason to start a guest again that was told to end.
+		g.Log.WithField("after", g.Clock.Since(w.asked).Round(time.Millisecond).String()).WithField("said", how).Info("the guest powered off")
 		return nil
 	case how == "":
 		return exit.Errorf(contract.ExitGuest, "the guest powered off without having been asked; it is started again from its disks")

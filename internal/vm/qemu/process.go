@@ -82,6 +82,11 @@ func (p *Process) End() string {
 	}
 }
 
+// Well tells that QEMU ended by itself, with no error and with no signal, whatever it had warned of before. Only after Done.
+func (p *Process) Well() bool {
+	return p.err == nil && !strings.Contains(p.stderr.String(), "terminating on signal")
+}
+
 // Failure is the exit code for a QEMU that ended before it spoke, by what it said.
 func Failure(said string) int {
 	has := func(parts ...string) bool {

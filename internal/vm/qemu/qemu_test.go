@@ -123,6 +123,28 @@ func TestAQEMUThatRefusesSaysWhy(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestHowAProcessEnded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		script, end string
+		well        bool
+	}{
+		"silent":          {"", "", true},
+		"after a warning": {"echo 'warning: host does not support it' >&2", "warning: host does not support it", true},
+		"by a signal":     {"echo 'qemu: terminating on signal 15 from pid 1' >&2", "qemu: terminating on signal 15 from pid 1", false},
+		"with an error":   {"echo no >&2; exit 1", "exit status 1: no", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, err := Start(t.Context(), "/bin/sh", []string{"-c", test.script})
+			require.NoError(t, err)
+			<-p.Done()
+			assert.Equal(t, test.end, p.End())
+			assert.Equal(t, test.well, p.Well())
+		})
+	}
+}
+
 func TestFailure(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]int{
