@@ -43,8 +43,10 @@ type world struct {
 	notes noted
 	// watch notes when Machines got their bootstrap data.
 	watch *stopwatch
-	// plainTook is what the guest without a controller needed from its creation until its node was ready.
-	plainTook time.Duration
+	// plainTook is what the guest without a controller needed from its creation until its node was ready, and plainStart until its QEMU ran.
+	plainTook, plainStart time.Duration
+	// starts are the times from bootstrap data to QEMU, of every machine.
+	starts []time.Duration
 }
 
 // say prints a line of progress with the time since the start. A run of half an hour that is silent looks hung.
@@ -93,7 +95,9 @@ func (w *world) walk(ctx context.Context, t *testing.T, steps []step) {
 	t.Helper()
 	if *from != "" {
 		at := slices.IndexFunc(steps, func(s step) bool { return s.name == *from })
-		require.GreaterOrEqual(t, at, 0, "-from %q is not a step", *from)
+		if at < 0 {
+			t.Skipf("-from %q is not a step of this walk", *from) // The pattern of -run may have met several.
+		}
 		steps = steps[at:]
 	}
 	left, err := regexp.Compile(*skip)

@@ -250,13 +250,11 @@ func (w *world) workerIsAdded(ctx context.Context) {
 	w.waitNodes(ctx, long, 3)
 	w.tellStart(ctx)
 	for _, name := range w.workers(ctx) {
-		if name == before {
-			continue
-		}
-		if took := w.tellReady(ctx, name); w.plainTook > 0 {
-			w.say("  measured: %s: %+.1f %% against the guest without a controller", name, 100*(took.Seconds()/w.plainTook.Seconds()-1))
+		if name != before {
+			w.judgeOverhead(ctx, name)
 		}
 	}
+	w.judgeStarts()
 	w.workloadAnswers(ctx)
 }
 

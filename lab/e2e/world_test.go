@@ -41,6 +41,9 @@ func newWorld(t *testing.T) *world {
 	work := *keep
 	if work == "" {
 		work = t.TempDir()
+	} else {
+		work = filepath.Join(work, t.Name()) // Each walk has a lab of its own, so that one that failed is in no other's way.
+		require.NoError(t, os.MkdirAll(work, 0o750))
 	}
 	w := &world{
 		t: t, clock: clock.RealClock{}, start: clock.RealClock{}.Now(), told: os.Stderr,

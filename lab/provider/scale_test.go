@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/kvmcluster"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/kvmmachine"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
@@ -44,11 +45,13 @@ const (
 // machines of a smaller size stay for the next.
 func BenchmarkScale(b *testing.B) {
 	var reconciler reconcile.Reconciler
+	clusters := &kvmcluster.Reconciler{ClusterDomain: kvmcluster.DefaultClusterDomain}
 	lab, err := startMachineLab(b.Context(), func(r *kvmmachine.Reconciler) {
 		r.Wrap = func(inner reconcile.Reconciler) reconcile.Reconciler {
 			reconciler = inner
 			return inner
 		}
+		clusters.Client, clusters.APIReader, clusters.Recorder = r.Client, r.APIReader, r.Recorder
 	})
 	require.NoError(b, err)
 	b.Cleanup(func() {
@@ -57,6 +60,7 @@ func BenchmarkScale(b *testing.B) {
 		}
 	})
 	scale := newScale(b, lab)
+	scale.clusters = clusters
 	for _, size := range []int{100, 1000, 5000} {
 		if limit, err := strconv.Atoi(os.Getenv("SCALE_LIMIT")); err == nil && size > limit {
 			continue
@@ -75,6 +79,8 @@ type scale struct {
 
 	workloadClient client.Client
 	names          []string
+	// clusters looks at all of a cluster's machines at once.
+	clusters *kvmcluster.Reconciler
 }
 
 const scaleNamespace = "scale"
@@ -92,16 +98,22 @@ func newScale(b *testing.B, lab *machineLab) *scale {
 			APIGroup: infrav1.GroupName, Kind: "KVMCluster", Name: "demo",
 		}},
 	}
+	require.NoError(b, s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: scaleNamespace}}))
+	require.NoError(b, s.Create(ctx, cluster))
 	for _, obj := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: scaleNamespace}},
-		&infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Namespace: scaleNamespace, Name: "demo"}, Spec: infrav1.KVMClusterSpec{FailureDomainLabel: "zone"}},
+		&infrav1.KVMCluster{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: scaleNamespace, Name: "demo", Labels: map[string]string{clusterv1.ClusterNameLabel: "demo"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "demo", UID: cluster.UID}},
+			},
+			Spec: infrav1.KVMClusterSpec{FailureDomainLabel: "zone"},
+		},
 		&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: scaleNamespace, Name: "demo-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "demo"},
 			},
 			Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": lab.workload.Kubeconfig()},
 		},
-		cluster,
 	} {
 		require.NoError(b, s.Create(ctx, obj))
 	}
@@ -155,6 +167,7 @@ func (s *scale) grow(b *testing.B, size int) {
 		before := s.hooks.writes.Load()
 		ready := s.ready(b)
 		time.Sleep(2 * time.Second)
+		s.reconcileCluster(b)
 		if ready == size && s.hooks.writes.Load() == before {
 			return
 		}
@@ -241,10 +254,21 @@ func (s *scale) ready(b *testing.B) int {
 	return n
 }
 
+// reconcileCluster is one look at all machines together, and how long it took.
+func (s *scale) reconcileCluster(b *testing.B) time.Duration {
+	b.Helper()
+	began := time.Now()
+	_, err := s.clusters.Reconcile(b.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: scaleNamespace, Name: "demo"}})
+	require.NoError(b, err)
+	return time.Since(began)
+}
+
 // round is one resync.
 type round struct {
 	writes               int64
 	p50, p99, total, cpu time.Duration
+	// cluster is the slowest look at all machines together.
+	cluster time.Duration
 }
 
 // measure reconciles every machine once, a few times over. The fastest round counts: the others measure who else was busy here.
@@ -269,6 +293,7 @@ func (s *scale) measure(b *testing.B, reconciler reconcile.Reconciler, size int)
 	b.ReportMetric(float64(best.p99.Microseconds()), "p99-µs")
 	b.ReportMetric(float64(best.total.Microseconds())/float64(size), "µs/machine")
 	b.ReportMetric(float64(best.cpu.Microseconds())/float64(size), "cpu-µs/machine")
+	b.ReportMetric(float64(best.cluster.Microseconds()), "cluster-µs")
 	b.ReportMetric(heap, "heap-MB")
 	b.ReportMetric(resident, "resident-MB")
 	b.Logf("%d machines: %d writes, p50 %s, p99 %s, %s for all, %s of CPU each, heap %.0f MB, resident %.0f MB",
@@ -276,8 +301,8 @@ func (s *scale) measure(b *testing.B, reconciler reconcile.Reconciler, size int)
 	if writes != 0 {
 		b.Errorf("%d writes in a resync of machines that are as they should be; the last: %v", writes, s.hooks.last.Load())
 	}
-	if size <= 1000 && best.p99 > maxP99 {
-		b.Errorf("p99 of a reconcile is %s, at most %s is allowed", best.p99, maxP99)
+	if slowest := max(best.p99, best.cluster); size <= 1000 && slowest > maxP99 {
+		b.Errorf("p99 of a reconcile is %s, of the KVMCluster's %s, at most %s is allowed", best.p99, best.cluster, maxP99)
 	}
 	if size <= 1000 && resident > maxResidentMB {
 		b.Errorf("%.0f MB for %d machines, at most %d are allowed", resident, size, maxResidentMB)
@@ -315,10 +340,12 @@ func (s *scale) resync(b *testing.B, reconciler reconcile.Reconciler, size int) 
 		all = append(all, t)
 	}
 	slices.Sort(all)
-	return round{
-		writes: s.hooks.writes.Load() - writes, p50: all[len(all)/2], p99: all[len(all)*99/100],
-		total: time.Since(began), cpu: cpuTime(b) - cpu,
+	one := round{p50: all[len(all)/2], p99: all[len(all)*99/100], total: time.Since(began), cpu: cpuTime(b) - cpu}
+	for range scaleRounds {
+		one.cluster = max(one.cluster, s.reconcileCluster(b))
 	}
+	one.writes = s.hooks.writes.Load() - writes
+	return one
 }
 
 // cpuTime is what this process has used, whoever else wants the machine.
