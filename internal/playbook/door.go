@@ -3,6 +3,7 @@ package playbook
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
@@ -69,7 +70,7 @@ func (s *Spec) Door(estimates estimate.Estimates) (*Door, error) {
 // Ask answers nil when something may begin now. What is begun is never stopped half-way, so what takes long and cannot stop is begun only when enough is left of the window.
 func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
 	if !slices.Contains(d.windows.Phases, start.Phase) {
-		return nil, nil //nolint:nilnil // open is an ordinary answer
+		return d.closed(now, start)
 	}
 	reserve := d.reserves.Cutoff
 	switch {
@@ -103,6 +104,15 @@ func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
 	return &Closed{fits.Start, d.why(start, reserve, current, fits)}, nil
 }
 
+// closed answers for phases that need no window: nothing begins in a closed period all the same.
+func (d *Door) closed(now time.Time, start Start) (*Closed, error) {
+	closed, found, err := d.schedule.Closes(now)
+	if err != nil || !found {
+		return nil, err
+	}
+	return &Closed{closed.End, fmt.Sprintf("nothing begins in a closed period (%s), also %s; it ends at %s", strings.Join(closed.Names, ", "), start.what(), d.local(closed.End))}, nil
+}
+
 // EachStep tells that a window is asked before every step, where a cluster can rest.
 func (s *Spec) EachStep() bool { return s.Windows != nil && s.Windows.Overrun == OverrunStep }
 
@@ -131,9 +141,12 @@ func (s Start) what() string {
 }
 
 func (d *Door) why(start Start, reserve time.Duration, current, next *window.Window) string {
-	local := func(t time.Time) string { return t.In(d.schedule.Zone).Format("Mon 2006-01-02 15:04 MST") }
 	if current != nil {
-		return fmt.Sprintf("%s needs %s, and the window ends at %s; the next one begins at %s", start.what(), reserve, local(current.End), local(next.Start))
+		return fmt.Sprintf("%s needs %s, and the window ends at %s; the next one begins at %s", start.what(), reserve, d.local(current.End), d.local(next.Start))
 	}
-	return fmt.Sprintf("no window is open for %s; the next one begins at %s", start.what(), local(next.Start))
+	return fmt.Sprintf("no window is open for %s; the next one begins at %s", start.what(), d.local(next.Start))
+}
+
+func (d *Door) local(t time.Time) string {
+	return t.In(d.schedule.Zone).Format("Mon 2006-01-02 15:04 MST")
 }

@@ -258,6 +258,7 @@ spec:
   windows:
     timeZone: Europe/Berlin
     open: [{name: sunday, cron: 0 22 * * SUN, duration: 8h}, {name: short, from: "2026-11-24T20:00", to: "2026-11-24T21:00"}]
+    closed: [{name: year end, from: 2026-12-18, to: 2027-01-06}, {name: stocktaking, from: 2027-01-07, to: 2027-01-08}, {name: inventory day, from: 2027-01-08, to: 2027-01-08}]
     cutoff: 45m
     controlPlane: 2h
     noReturn: 30m
@@ -281,6 +282,9 @@ spec:
 		"the point of no return":       {"2026-11-23T04:29:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "", ""},
 		"too late for no return":       {"2026-11-23T04:31:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "2026-11-24T19:00:00Z", "the point of no return needs 30m0s"},
 		"what waits for nothing":       {"2026-11-25T12:00:00Z", Start{Phase: plan.PhaseAdopt}, "", ""},
+		"closed, also for what waits for nothing": {"2026-12-20T12:00:00Z", Start{Phase: plan.PhaseFence}, "2027-01-08T23:00:00Z", "nothing begins in a closed period (year end, stocktaking, inventory day), also phase fence; it ends at Sat 2027-01-09 00:00 CET"},
+		"a moment before it is closed":            {"2026-12-17T22:59:59Z", Start{Phase: plan.PhaseFence}, "", ""},
+		"the first moment after it":               {"2027-01-08T23:00:00Z", Start{Phase: plan.PhaseFence}, "", ""},
 		"too late for a control plane": {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "ends at"},
 	} {
 		t.Run(name, func(t *testing.T) {

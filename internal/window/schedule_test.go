@@ -204,5 +204,15 @@ func TestAnyScheduleIsThatOfTheMinutes(t *testing.T) {
 				t.Fatalf("%s in %s: open %t, by the minutes %t; windows %v", at.Format(time.RFC3339), z, got, want, windows)
 			}
 		}
+		for at := from; at.Before(to); at = at.Add(97 * time.Minute) {
+			stretch, found, err := s.Closes(at)
+			if err != nil || found != contains(closed, at) {
+				t.Fatalf("%s in %s: closed %t (%v), by the minutes %t", at.Format(time.RFC3339), z, found, err, !found)
+			}
+			// The minutes are known for some days.
+			if found && stretch.End.Before(to) && (contains(closed, stretch.End) || !contains(closed, stretch.End.Add(-time.Minute))) {
+				t.Fatalf("%s in %s: closed until %s, by the minutes not", at.Format(time.RFC3339), z, stretch.End.Format(time.RFC3339))
+			}
+		}
 	})
 }

@@ -364,6 +364,29 @@ func (s *Schedule) From(t time.Time, do func(Window) bool) error {
 	return nil
 }
 
+// Closes returns the closed stretch that an instant lies in; false when it lies in none. One that goes on without an end is told up to where was looked, which is behind the Horizon.
+func (s *Schedule) Closes(t time.Time) (Window, bool, error) {
+	if s.Zone == nil {
+		return Window{}, false, ErrNoZone
+	}
+	var closed Window
+	for to := t.Add(look); ; to = closed.End.Add(look) {
+		all, err := s.all(s.Closed, t, to)
+		if err != nil {
+			return Window{}, false, err
+		}
+		stretches := merged(all)
+		at := slices.IndexFunc(stretches, func(w Window) bool { return w.Contains(t) })
+		if at < 0 {
+			return Window{}, false, nil
+		}
+		if stretches[at].End.Equal(closed.End) || stretches[at].End.After(t.Add(Horizon)) {
+			return stretches[at], true, nil
+		}
+		closed = stretches[at]
+	}
+}
+
 // whole looks further to both sides for as long as a window reaches to where was looked.
 func (s *Schedule) whole(w Window, from, to time.Time) (Window, error) {
 	inside := w.Start
