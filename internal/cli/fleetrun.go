@@ -508,7 +508,7 @@ func (w *fleetWork) member(id string) *session {
 // memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.
 func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, error) {
 	o := w.o.run
-	o.until, o.yes, o.wait = start.Until, true, false
+	o.until, o.yes, o.wait, o.again = start.Until, true, false, start.TakenBack
 	if w.metrics != nil {
 		o.metrics = w.metrics.Cluster(start.Cluster)
 	}

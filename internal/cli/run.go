@@ -114,8 +114,8 @@ type runOptions struct {
 	estimatesFile string
 	estimates     estimate.Estimates
 	estimated     bool
-	// back takes back instead of going forward; lift ends a pause first.
-	back, lift bool
+	// back takes back instead of going forward; lift ends a pause first, and again only the one that a rollback left.
+	back, lift, again bool
 }
 
 func (s *session) runCommand() *cobra.Command {
@@ -234,7 +234,8 @@ func (s *session) rollbackCommand() *cobra.Command {
 touching a VM, and the legacy operators' objects get their recorded values back. Provider IDs of Nodes stay, they can never be removed; they
 mean nothing to the legacy operators.
 
-A rollback that ended early goes on with the same command.`,
+A rollback that ended early goes on with the same command. Later runs wait until somebody says migrate resume, so that no timer does again what was
+taken back, and what was approved before has to be approved anew.`,
 		Example:           "  migrate rollback al9qy\n  migrate rollback al9qy --to fence --yes",
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
@@ -314,7 +315,7 @@ func (s *session) turns(ctx context.Context, o runOptions, outs []output, id str
 			return err
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
-		o.yes, o.lift, o.noticed = true, false, noticed
+		o.yes, o.lift, o.again, o.noticed = true, false, false, noticed
 		if err := s.setClock(); err != nil {
 			return err
 		}
@@ -638,20 +639,28 @@ func (s *session) changing() (*kube.Changing, error) {
 	return kube.ForChanges(config, s.kubeOptions())
 }
 
+// lifts tells that the run ends the pause of a migration, or goes forward from a rollback.
+func (o *runOptions) lifts(object *migrationv1alpha1.ClusterMigration) bool {
+	return o.lift || o.again && (migrate.HeldBack(object) || object.Spec.Pause == nil)
+}
+
 // mayBegin stops a run that must not begin: nothing has been written yet.
 func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) error {
 	switch {
 	case o.back && u.object == nil:
 		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
 	case o.back:
+	case u.object != nil && !o.lifts(u.object) && u.object.Spec.Pause != nil:
+		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
+		return ended(CodeWaiting)
+	case u.object != nil && !o.lifts(u.object) && u.object.Status.State == migrationv1alpha1.StateRollingBack:
+		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: migrate rollback %s, or forward again with: migrate resume %s\n", u.id, u.id, u.id)
+		return ended(CodeWaiting)
 	case !migrate.Started(u.object), begins(o.until, u.object):
 		if err := s.mustPass(u); err != nil {
 			return err
 		}
 		u.counted = u.found.report.Results
-	case u.object.Spec.Pause != nil && !o.lift:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
-		return ended(CodeWaiting)
 	}
 	if err := s.mayGrow(ctx, o, u); err != nil {
 		return err
@@ -662,7 +671,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 	if err := s.confirm(ctx, o, u); err != nil {
 		return err
 	}
-	if u.object != nil && u.object.Spec.Pause != nil && o.lift {
+	if u.object != nil && u.object.Spec.Pause != nil && o.lifts(u.object) {
 		change, err := s.changing()
 		if err != nil {
 			return err

@@ -145,6 +145,8 @@ type Start struct {
 	Group int
 	// Elsewhere tells that somebody else's run works on it, or was killed while it did.
 	Elsewhere bool
+	// TakenBack tells that people took it back, and have let the fleet take it again.
+	TakenBack bool
 	// Namespace is where its migration is kept, if it has one.
 	Namespace string
 }
@@ -524,7 +526,7 @@ func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting)
 	if fresh {
 		d.open++
 	}
-	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, Namespace: p.Namespace})
+	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, TakenBack: p.Standing == TakenBack, Namespace: p.Namespace})
 	return nil
 }
 

@@ -186,7 +186,7 @@ func (e *Engine) Forward(ctx context.Context, opts Options) (Result, error) {
 
 // Back takes back the steps that are done or begun, the last one first, down to the phase that is to stay; empty takes back everything.
 func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, error) {
-	return e.run(ctx, opts, migrationv1alpha1.StateRollingBack, func(ctx context.Context) Result { return e.back(ctx, keep) })
+	return e.run(ctx, opts, migrationv1alpha1.StateRollingBack, func(ctx context.Context) Result { return e.stayBack(ctx, e.back(ctx, keep)) })
 }
 
 func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.State, steps func(context.Context) Result) (result Result, err error) {
@@ -951,7 +951,7 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 		result.Message += "; " + logged.Error()
 	}
 	if e.opts.Hold && !errors.Is(err, ErrLockLost) {
-		result.Message += e.hold(ctx, result.Message)
+		result.Message += e.hold(ctx, "held after a failure: "+result.Message)
 	}
 	return result
 }

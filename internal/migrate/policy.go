@@ -177,8 +177,33 @@ func (e *Engine) skip(phase string, s Step) (bool, error) {
 	return true, e.Log.add(history.Event{Type: history.StepSkipped, Phase: phase, Step: s.ID, By: said.By, Message: message})
 }
 
-// hold keeps later runs from beginning, as migrate pause does.
-func (e *Engine) hold(ctx context.Context, why string) string {
+// stayBack holds later runs once something was taken back, and ends what was agreed to: a run that a timer begins, or that waits, would do at once what people have just taken
+// back, on approvals of before.
+func (e *Engine) stayBack(ctx context.Context, result Result) Result {
+	if takenBack(e.Journal.Object).IsZero() {
+		return result
+	}
+	// Also when the rollback was interrupted, but nobody waits long for a server that is away.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shortWrite)
+	defer cancel()
+	result.Message += e.hold(ctx, heldBack+result.Message, func(spec *migrationv1alpha1.ClusterMigrationSpec) { spec.Approvals = nil })
+	return result
+}
+
+const (
+	// heldBack begins the reason of the pause that a rollback leaves.
+	heldBack = "rolled back: "
+	// shortWrite is how long a write may take that is made after an interruption.
+	shortWrite = 5 * time.Second
+)
+
+// HeldBack tells that a migration waits because it was taken back, and not because somebody paused it.
+func HeldBack(object *migrationv1alpha1.ClusterMigration) bool {
+	return object != nil && object.Spec.Pause != nil && strings.HasPrefix(object.Spec.Pause.Reason, heldBack)
+}
+
+// hold keeps later runs from beginning, as migrate pause does; more is what else is written with it.
+func (e *Engine) hold(ctx context.Context, why string, more ...func(*migrationv1alpha1.ClusterMigrationSpec)) string {
 	if err := e.Journal.Gate(ctx); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
@@ -194,8 +219,8 @@ func (e *Engine) hold(ctx context.Context, why string) string {
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason-len("…")], "") + "…"
 	}
-	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: "held after a failure: " + reason, Since: metav1.NewTime(e.Clock.Now())}
-	if err := SetPause(ctx, e.Client, object, pause); err != nil {
+	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: reason, Since: metav1.NewTime(e.Clock.Now())}
+	if err := SetPause(ctx, e.Client, object, pause, more...); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
 	return "; later runs are held until somebody resumes"

@@ -523,3 +523,70 @@ func TestToolsThatWaitForAnyObjectSeeHowItStands(t *testing.T) {
 	w.run()
 	assert.Equal(t, "Ready Reached", stands())
 }
+
+// TestARollbackStaysUntilPeopleResume: a timer that runs the migration a quarter of an hour later must not do again what was taken back at night, on approvals of before.
+func TestARollbackStaysUntilPeopleResume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(step string) fate {
+		if step == "control-plane/well" {
+			return fails
+		}
+		return succeeds
+	}
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome, result.Message)
+	assert.False(t, HeldBack(w.status(t)))
+	require.NoError(t, Approve(t.Context(), w.api, w.status(t), migrationv1alpha1.Approval{Gate: GateNoReturn, By: "grace@bastet", At: metav1.NewTime(w.clk.Now())}))
+
+	result, _ = w.back(plan.PhaseAdopt)
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	assert.Contains(t, result.Message, "later runs are held until somebody resumes")
+	object := w.status(t)
+	require.True(t, HeldBack(object))
+	assert.Equal(t, "ada@anubis", object.Spec.Pause.By)
+	assert.Equal(t, "rolled back: taken back to the end of phase adopt", object.Spec.Pause.Reason)
+	assert.Empty(t, object.Spec.Approvals, "what was agreed to before is not agreed to again")
+
+	before := len(w.events(t, history.StepStarted))
+	result, _ = w.run()
+	assert.Equal(t, Paused, result.Outcome, result.Message)
+	assert.Contains(t, result.Message, "taken back")
+	assert.Len(t, w.events(t, history.StepStarted), before)
+
+	w.fate = func(string) fate { return succeeds }
+	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), nil))
+	result, _ = w.run()
+	assert.Equal(t, Reached, result.Outcome, result.Message)
+}
+
+// TestARollbackOfNothingHoldsNobody: there is nothing that a later run would do again.
+func TestARollbackOfNothingHoldsNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(string) fate { return fails }
+	result, _ := w.run()
+	require.Equal(t, Failed, result.Outcome)
+	result, _ = w.back(plan.PhaseFinalize)
+	require.Equal(t, Reached, result.Outcome, result.Message)
+	assert.Nil(t, w.status(t).Spec.Pause)
+}
+
+// TestNothingBeginsInAClosedPeriod, not even what needs no window: a freeze is one for the fence, too.
+func TestNothingBeginsInAClosedPeriod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+  windows:
+    timeZone: Europe/Berlin
+    open: [{name: night, cron: "0 22 * * *", duration: 5h}]
+    closed: [{name: freeze, from: 2026-10-23, to: 2026-10-25}]
+  soak: {beforeFinalize: 0s}
+`, "a")
+	result, _ := w.run()
+	assert.Equal(t, Paused, result.Outcome)
+	assert.Contains(t, result.Message, "nothing begins in a closed period (freeze), also phase fence; it ends at Mon 2026-10-26 00:00 CET")
+	assert.Empty(t, w.order)
+	w.finish(50, func() time.Duration { return time.Hour })
+	w.ended(steps("a"))
+	assert.False(t, w.at[w.order[0]].Before(time.Date(2026, 10, 25, 23, 0, 0, 0, time.UTC)))
+}

@@ -111,10 +111,15 @@ func StageOf(object *migrationv1alpha1.ClusterMigration) adopt.Stage {
 	return adopt.AllPaused
 }
 
-// SetPause asks a running or coming run to wait, or with nil lets it go on.
-func SetPause(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause) error {
+// SetPause asks a running or coming run to wait, or with nil lets it go on; more is what else is written with it.
+func SetPause(
+	ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause, more ...func(*migrationv1alpha1.ClusterMigrationSpec),
+) error {
 	before := object.DeepCopy()
 	object.Spec.Pause = pause
+	for _, change := range more {
+		change(&object.Spec)
+	}
 	if err := c.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(kube.FieldOwner)); err != nil {
 		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
 	}

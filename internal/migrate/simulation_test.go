@@ -176,6 +176,9 @@ func (w *world) act(phase Phase, s Step) error {
 	if !w.begun[thing] && !w.begun[s.ID] && spec != nil && slices.Contains(spec.Phases, phase.Name) && (phase.Name != plan.PhaseWorkers || s.Disruptive) {
 		assert.True(w.t, w.open(reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
 	}
+	if spec != nil && thing != "" && !w.begun[thing] && !slices.Contains(spec.Phases, phase.Name) {
+		assert.False(w.t, w.closed(), "%s began at %s, in a closed period", s.ID, w.clk.Now())
+	}
 	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
 	fate, during, began := w.fate(s.ID), w.during(phase.Name), w.clk.Now()
 	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
@@ -255,10 +258,34 @@ func (w *world) open(reserve time.Duration) bool {
 	})
 }
 
+// closed asks the schedule whether it would be closed if it were open all the time.
+func (w *world) closed() bool {
+	schedule, err := w.book.Spec.Schedule()
+	if err != nil {
+		return true
+	}
+	everyDay, err := window.ParseCron("0 0 * * *")
+	if err != nil {
+		return true
+	}
+	schedule.Open = []window.Period{{Name: "always", Cron: &everyDay, Duration: 25 * time.Hour}}
+	found, err := schedule.Between(w.clk.Now(), w.clk.Now().Add(time.Second))
+	return err != nil || len(found) == 0
+}
+
 // run is one process: it ends by itself, or it is killed.
 func (w *world) run() (result Result, alive bool) { return w.runIn(context.Background()) }
 
 func (w *world) runIn(ctx context.Context) (result Result, alive bool) {
+	return w.drive(func(e *Engine) (Result, error) { return e.Forward(ctx, w.options()) })
+}
+
+// back is a process that takes everything back behind a phase.
+func (w *world) back(keep string) (result Result, alive bool) {
+	return w.drive(func(e *Engine) (Result, error) { return e.Back(context.Background(), w.options(), keep) })
+}
+
+func (w *world) drive(way func(*Engine) (Result, error)) (result Result, alive bool) {
 	w.stop = make(chan struct{})
 	w.dead.Store(false)
 	w.runs++
@@ -285,7 +312,7 @@ func (w *world) runIn(ctx context.Context) (result Result, alive bool) {
 			alive = false
 		}
 	}()
-	result, err := e.Forward(ctx, w.options())
+	result, err := way(e)
 	assert.NoError(w.t, err)
 	if result.Outcome == Paused || result.Outcome == Stopped {
 		assert.Equal(w.t, w.done[stepLeave], w.done[stepRetire], "a run rests where the legacy API server has no etcd: %s", result.Message)

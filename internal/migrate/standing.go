@@ -69,7 +69,7 @@ func stand(p *fleet.Progress, object *migrationv1alpha1.ClusterMigration) {
 		p.Run = status.Run.ID
 	}
 	if back := takenBack(object); !back.IsZero() && status.State != migrationv1alpha1.StateRunning {
-		p.Standing, p.At, p.Message = fleet.TakenBack, back, "steps were taken back; run it by hand, or end a hold to have the fleet take it again"
+		p.Standing, p.At, p.Message = fleet.TakenBack, back, "steps were taken back; go on with migrate resume, or end a hold to have the fleet take it again"
 		return
 	}
 	switch status.State {

@@ -72,8 +72,17 @@ func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, 
 
 // run runs the migration with everything a run of this cluster needs.
 func (o *operator) run(ctx context.Context, more ...string) (code cli.Code, stdout, stderr string) {
+	return o.forward(ctx, "run", more)
+}
+
+// resume is run where people have taken back before.
+func (o *operator) resume(ctx context.Context, more ...string) (code cli.Code, stdout, stderr string) {
+	return o.forward(ctx, "resume", more)
+}
+
+func (o *operator) forward(ctx context.Context, command string, more []string) (code cli.Code, stdout, stderr string) {
 	args := []string{
-		"run", o.c.ID, "--yes", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
+		command, o.c.ID, "--yes", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
 		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", "60s", "-o", "json",
 	}
 	for _, a := range o.c.Acceptances() {

@@ -68,7 +68,16 @@ func newTakeover(t *testing.T, name string, workers int) *takeover {
 
 // run moves the control plane, as far as it can be taken back.
 func (x *takeover) run(ctx context.Context, more ...string) (cli.Code, string, string) {
-	return x.o.run(ctx, append([]string{"--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane, "--etcd-snapshot", filepath.Join(x.o.dir, "etcd.db")}, more...)...)
+	return x.o.run(ctx, x.arguments(more)...)
+}
+
+// resume is run where people have taken back before.
+func (x *takeover) resume(ctx context.Context, more ...string) (cli.Code, string, string) {
+	return x.o.resume(ctx, x.arguments(more)...)
+}
+
+func (x *takeover) arguments(more []string) []string {
+	return append([]string{"--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane, "--etcd-snapshot", filepath.Join(x.o.dir, "etcd.db")}, more...)
 }
 
 // back takes the phase back, and nothing else.
@@ -177,8 +186,13 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	x.assertGone()
 	assert.Empty(t, adopted.Diff(x.settledHere()), "the cluster is adopted and unchanged again")
 
-	// A second attempt, on the same Cluster, initializes as well. The first one's backup stays.
+	// A timer does not do again what people took back; their second attempt, on the same Cluster, initializes as well. The first one's backup stays.
 	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "is paused by "+x.o.name)
+	assert.Contains(t, said, "rolled back: taken back to the end of phase adopt\ngo on with: migrate resume "+x.o.c.ID)
+	x.assertGone()
+	code, _, said = x.resume(t.Context())
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.FileExists(t, filepath.Join(x.o.dir, "etcd.2.db"))
 	x.assertJoined()
@@ -479,7 +493,7 @@ func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
 	assert.Empty(t, adopted.Diff(x.settledHere()))
 	stretches(1)
 
-	dies("promote", "Done", x.run)
+	dies("promote", "Done", x.resume)
 	dies("lead", "Done", x.run)
 	last := func(ctx context.Context, more ...string) (cli.Code, string, string) {
 		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)

@@ -68,7 +68,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 	back := o.alive(t, changes, o.rollback)
 	assertGivenBack(t, c, before)
 
-	deaths := o.untilDone(t, 1, changes, o.run, cli.CodeOK)
+	deaths := o.untilDone(t, 1, changes, o.resume, cli.CodeOK)
 	o.assertDeadly(t, forward, deaths, false)
 	assert.Empty(t, settled(want).Diff(settled(mine(c.State(t)))), "the same end state as without being killed")
 

@@ -384,7 +384,9 @@ func (w *world) operatorsAct(ctx context.Context) {
 
 // killedRunGoesOn kills a run in the middle of adopting, and runs it again.
 func (w *world) killedRunGoesOn(ctx context.Context) {
-	argv := w.inside(append([]string{w.migrate}, w.runArguments("-o", "json", "--lock-duration", "15s")...)...)
+	again := w.runArguments("-o", "json", "--lock-duration", "15s")
+	again[0] = "resume" // It was given back before.
+	argv := w.inside(append([]string{w.migrate}, again...)...)
 	run := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	said, err := run.StderrPipe()
 	require.NoError(w.t, err)

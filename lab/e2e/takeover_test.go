@@ -59,10 +59,11 @@ func (w *world) apiByName(context.Context) question {
 	return question{url: config.Host + "/version", perSecond: 2, askers: 2}
 }
 
-// migrates runs migrate up to a phase; it may be done already.
+// migrates goes on up to a phase, which may be done already, also from where people have taken back before.
 func (w *world) migrates(ctx context.Context, until string, more ...string) history.RunReport {
 	w.t.Helper()
 	args := append(w.runArguments("--until", until, "--patience", "1h", "-o", "json", "-o", "html="+filepath.Join(w.work, until+".html"), "-o", "wide="+filepath.Join(w.work, until+".txt")), more...)
+	args[0] = "resume"
 	code, out := w.tryMigrate(ctx, args...)
 	require.Equal(w.t, cli.CodeOK, code, out)
 	var report history.RunReport
