@@ -107,6 +107,7 @@ func TestTheShippedFleetIsPlanned(t *testing.T) {
 	got := run(t, "fleet", "plan", "-f", shippedFleet, "--from", copyInputs(t, "al9qy", "b4n9x"), "-o", "text", "-o", "json="+saved, "--detailed-exitcode")
 	assert.Equal(t, CodeBlocked, got.code, got.stderr)
 	assert.Contains(t, got.stdout, "CHK-CP-001")
+	assert.Contains(t, got.stdout, "Europe/Berlin", "times are those of the windows where nobody asks for others")
 	data, err := os.ReadFile(saved)
 	require.NoError(t, err)
 	var p fleet.Plan

@@ -169,14 +169,15 @@ func (s *session) watched() bool {
 	return isInteractive(s.env, terminal)
 }
 
-// location is where times are shown. Only TZ counts: two machines should show the same document in the same way.
+// location is where times are shown; nil, where nobody asks for a zone, leaves it to the document, which knows that of its windows or shows UTC. Only TZ counts: two machines should
+// show the same document in the same way.
 func (s *session) location() *time.Location {
 	if name := s.env["TZ"]; name != "" {
 		if location, err := time.LoadLocation(name); err == nil {
 			return location
 		}
 	}
-	return time.UTC
+	return nil
 }
 
 // rendering are the flags about what a document's rendering shows.

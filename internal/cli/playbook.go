@@ -262,15 +262,22 @@ func writeOpenings(w io.Writer, zone *time.Location, all []opening) {
 		return
 	}
 	const layout = "Mon 2006-01-02 15:04"
+	// form leaves out the day of what is near the start.
+	form := func(o opening, at time.Time, short, long string) string {
+		if at.Sub(o.Start) < 24*time.Hour {
+			return short
+		}
+		return long
+	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintf(table, "START (%s)\tEND\tUTC\tLAST WORKER BEGINS\tNAMES\n", zone)
 	for _, o := range all {
 		last := "none may"
 		if o.LastNode != nil {
-			last = o.LastNode.In(zone).Format("Mon 15:04")
+			last = o.LastNode.In(zone).Format(form(o, *o.LastNode, "Mon 15:04", layout))
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s – %s\t%s\t%s\n", o.Start.In(zone).Format(layout), o.End.In(zone).Format("Mon 15:04 MST"), o.Start.Format("15:04"), o.End.Format("15:04"), last,
-			printableText(strings.Join(o.Names, ", ")))
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s – %s\t%s\t%s\n", o.Start.In(zone).Format(layout), o.End.In(zone).Format(form(o, o.End, "Mon 15:04", layout)+" MST"), o.Start.Format("15:04"),
+			o.End.Format(form(o, o.End, "15:04", "2006-01-02 15:04")), last, printableText(strings.Join(o.Names, ", ")))
 	}
 	_ = table.Flush() // What w says, the caller hears from deliver.
 }

@@ -37,6 +37,10 @@ func TestPlaybookCommands(t *testing.T) {
 	require.Equal(t, CodeOK, got.code, got.stderr)
 	assert.Contains(t, got.stdout, "START (Europe/Berlin)")
 	assert.Contains(t, got.stdout, "Sat 2026-11-28 22:00   Sun 06:00 CET  21:00 – 05:00  Sun 05:15           saturday")
+	long := book(t, "  windows: {timeZone: Europe/Berlin, open: [{name: holidays, from: 2026-12-05T20:00, to: 2026-12-19T20:00}]}\n")
+	got = run(t, "playbook", "windows", long, "--next", "1")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "Sat 2026-12-05 20:00   Sat 2026-12-19 20:00 CET  19:00 – 2026-12-19 19:00  Sat 2026-12-19 19:15  holidays", "of two weeks the end has a day")
 	got = run(t, "playbook", "windows", weekend, "--next", "1", "--from", "2026-12-19", "-o", "json")
 	require.Equal(t, CodeOK, got.code, got.stderr)
 	var document struct{ Windows []opening }

@@ -19,9 +19,9 @@ const Kind = "Fleet"
 // Fleet says in which waves the clusters of a management cluster are migrated.
 type Fleet struct {
 	// APIVersion is migration.giantswarm.io/v1alpha1, Kind is Fleet.
-	APIVersion string   `yaml:"apiVersion" json:"apiVersion" jsonschema:"const=migration.giantswarm.io/v1alpha1"`
-	Kind       string   `yaml:"kind" json:"kind" jsonschema:"const=Fleet"`
-	Metadata   Metadata `yaml:"metadata" json:"metadata"`
+	APIVersion string   `yaml:"apiVersion" json:"apiVersion"`
+	Kind       string   `yaml:"kind" json:"kind"`
+	Metadata   Metadata `yaml:"metadata,omitempty" json:"metadata,omitzero"`
 	Spec       Spec     `yaml:"spec" json:"spec"`
 }
 

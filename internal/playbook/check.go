@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
@@ -25,7 +26,13 @@ type problem struct{ path, text string }
 func (e *Effective) problems() []problem {
 	var out []problem
 	add := func(path, format string, args ...any) { out = append(out, problem{path, fmt.Sprintf(format, args...)}) }
+	answered := map[string]int{}
 	for i, d := range e.Spec.Decisions {
+		if first, twice := answered[d.Field]; twice {
+			add(fmt.Sprintf("spec.decisions[%d].field", i), "%s has an answer already, spec.decisions[%d]", d.Field, first)
+		} else {
+			answered[d.Field] = i
+		}
 		for name, value := range map[string]string{"field": d.Field, "value": d.Value, "reason": d.Reason} {
 			if strings.TrimSpace(value) == "" {
 				add(fmt.Sprintf("spec.decisions[%d].%s", i, name), "it is missing")
@@ -38,6 +45,12 @@ func (e *Effective) problems() []problem {
 				add(fmt.Sprintf("spec.accept[%d].%s", i, name), "it is missing")
 			}
 		}
+		if a.Check != "" && !slices.ContainsFunc(check.Registry(), func(c check.Check) bool { return c.ID == a.Check }) {
+			add(fmt.Sprintf("spec.accept[%d].check", i), "there is no check %q; migrate explain lists them", a.Check)
+		}
+	}
+	if e.Spec.Limits.Wait == 0 {
+		add("spec.limits.wait", "it is 0s, and no controller answers so fast")
 	}
 	for i, a := range e.Spec.Approvals {
 		path := fmt.Sprintf("spec.approvals[%d]", i)
@@ -85,9 +98,15 @@ func Said(numbers []int) string {
 
 func (e *Effective) workerProblems() []problem {
 	var out []problem
-	for path, number := range map[string]int{"spec.workers.concurrency": e.Spec.Workers.Concurrency, "spec.workers.surge": e.Spec.Workers.Surge} {
-		if number < 1 {
-			out = append(out, problem{path, fmt.Sprintf("it is %d; it can be 1 or more", number)})
+	// The limits are those of the schema.
+	for _, number := range []struct {
+		path              string
+		is, least, atMost int
+	}{
+		{"spec.workers.concurrency", e.Spec.Workers.Concurrency, 1, 100}, {"spec.workers.surge", e.Spec.Workers.Surge, 1, 100}, {"spec.workers.perRun", e.Spec.Workers.PerRun, 0, 10000},
+	} {
+		if number.is < number.least || number.is > number.atMost {
+			out = append(out, problem{number.path, fmt.Sprintf("it is %d; it can be %d to %d", number.is, number.least, number.atMost)})
 		}
 	}
 	return out
@@ -125,6 +144,11 @@ func (e *Effective) windowProblems() []problem {
 			}
 			if err := period.Check(); err != nil {
 				out = append(out, problem{path, err.Error()})
+			}
+			for name, day := range map[string]Local{"start": list.periods[i].Start, "until": list.periods[i].Until} {
+				if day.Value != nil && !day.Day {
+					out = append(out, problem{path + "." + name, fmt.Sprintf("it is %q; it must be a day, without a time", day.Text)})
+				}
 			}
 		}
 	}
@@ -231,14 +255,41 @@ func (e *Effective) lintNotifications() []string {
 	return nil
 }
 
+// lintAcceptances doubts what holds no more.
+func (e *Effective) lintAcceptances(now time.Time) []string {
+	var out []string
+	for i, a := range e.Spec.Accept {
+		if a.Until.Value != nil && a.Until.end().In(time.UTC).Before(now.Add(-48*time.Hour)) { // Wherever on earth it is read.
+			out = append(out, fmt.Sprintf("spec.accept[%d].until: it ended on %s, so %s is in the way again", i, a.Until.Text, a.Check))
+		}
+	}
+	return out
+}
+
+// lintPhases doubts windows that some phases do not wait for.
+func (w *Windows) lintPhases() []string {
+	var out []string
+	needs := func(phase string) bool { return slices.Contains(w.Phases, phase) }
+	for _, phase := range []string{plan.PhaseControlPlane, plan.PhaseWorkers} {
+		if !needs(phase) {
+			out = append(out, fmt.Sprintf("spec.windows.phases: %s is not among them, so machines are replaced at any time of the day", phase))
+		}
+	}
+	if needs(plan.PhaseAdopt) && !needs(plan.PhaseFence) {
+		out = append(out, fmt.Sprintf("spec.windows.phases: %s waits for a window and %s does not, so that nothing repairs the legacy cluster until it opens", plan.PhaseAdopt, plan.PhaseFence))
+	}
+	return out
+}
+
 // Lint tells what is allowed, and still most likely not meant.
 func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string, error) { //nolint:gocyclo // one doubt after the other, each of two lines
 	w := e.Spec.Windows
+	out := append(e.lintNotifications(), e.lintAcceptances(now)...)
 	schedule, err := e.Spec.Schedule()
 	if err != nil || schedule == nil {
-		return e.lintNotifications(), err
+		return out, err
 	}
-	out := e.lintNotifications()
+	out = append(out, w.lintPhases()...)
 	found, err := schedule.Between(now, now.Add(soon))
 	if err != nil {
 		return nil, err

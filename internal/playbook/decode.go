@@ -134,8 +134,14 @@ func invalid(mistakes []Mistake) error {
 	slices.SortStableFunc(mistakes, func(a, b Mistake) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
+	if n := len(mistakes); n > mostMistakes {
+		mistakes = append(mistakes[:mostMistakes], Mistake{File: mistakes[mostMistakes-1].File, Text: fmt.Sprintf("and %d more mistakes", n-mostMistakes)})
+	}
 	return &InvalidError{mistakes}
 }
+
+// mostMistakes are as many as anybody reads at once: a file of something else altogether has tens of thousands.
+const mostMistakes = 100
 
 // complete puts in what holds for windows where nobody says anything: without windows there is nothing to complete.
 func (e *Effective) complete() {
@@ -292,15 +298,25 @@ func (r *reader) value(node *yaml.Node, t reflect.Type, value, what string) {
 		}
 		return
 	}
-	if t.Kind() == reflect.Bool && value != "true" && value != "false" {
-		r.wrong(node, "%s is %q; it must be true or false", what, value)
+	switch t.Kind() { //nolint:exhaustive // the others are text, or no scalars
+	case reflect.Bool:
+		if node.Tag != "!!bool" || value != "true" && value != "false" {
+			r.wrong(node, "%s is %s; it must be true or false, without quotes", what, quoted(node))
+		}
+	case reflect.Int:
+		// YAML takes 010 for eight.
+		if n, err := strconv.Atoi(value); node.Tag != "!!int" || err != nil || n < 0 || strconv.Itoa(n) != value {
+			r.wrong(node, "%s is %s; it must be a number that is not negative, without quotes and leading zeros", what, quoted(node))
+		}
 	}
-	if t.Kind() != reflect.Int {
-		return
+}
+
+// quoted is a scalar for a message, text in its quotes.
+func quoted(node *yaml.Node) string {
+	if node.Tag == "!!str" {
+		return strconv.Quote(node.Value)
 	}
-	if n, err := strconv.Atoi(value); err != nil || n < 0 {
-		r.wrong(node, "%s is %q; it must be a number that is not negative", what, value)
-	}
+	return node.Value
 }
 
 func (r *reader) scalar(node *yaml.Node, what string) (string, bool) {

@@ -63,62 +63,92 @@ func TestShippedPlaybooks(t *testing.T) {
 	wrong, err := validator.UnmarshalJSON(strings.NewReader(`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Playbook","metadata":{"name":"x"},"spec":{"windws":{}}}`))
 	require.NoError(t, err)
 	assert.Error(t, schema.Validate(wrong), "the schema is strict, too")
+	other, err := validator.UnmarshalJSON(strings.NewReader(`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Fleet","spec":{}}`))
+	require.NoError(t, err)
+	assert.Error(t, schema.Validate(other), "it is for playbooks")
+	written := string(text)
+	for _, want := range []string{"Between the first worker and the second.", "How long the answer may take", "How long a run with --wait waits before it asks again"} {
+		assert.True(t, strings.Contains(written, want), "every field has the description of its own: %s", want) //nolint:testifylint // the schema is too long to be printed
+	}
+	assert.Equal(t, 2, strings.Count(written, "How long the answer may take"), "and of no other")
+}
+
+// TestSomethingElseAltogether is not told line by line.
+func TestSomethingElseAltogether(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for i := range 5000 {
+		_, _ = fmt.Fprintf(&text, "key%d: value\n", i)
+	}
+	_, err := Read(nil, Layer{Name: "p.yaml", Data: []byte(text.String())})
+	require.ErrorContains(t, err, "p.yaml: and 4902 more mistakes")
+	assert.Equal(t, mostMistakes, strings.Count(err.Error(), "\n"))
 }
 
 func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	t.Parallel()
 	suggest := func(_ string, known []string) string { return "; known: " + strings.Join(known, ",") }
 	for name, test := range map[string]struct{ text, want string }{
-		"empty":         {"", "p.yaml: the file is empty"},
-		"truncated":     {"spec: {", "p.yaml: line 1: did not find"},
-		"a list":        {"- a\n", "p.yaml:1:1: the file must be a mapping"},
-		"no kind":       {"apiVersion: migration.giantswarm.io/v1alpha1\nspec: {}\n", "p.yaml:1:1: kind is missing; it must be Playbook"},
-		"another kind":  {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", "kind: it is \"Plan\"; it must be Playbook"},
-		"unknown":       {head + "spec:\n  soak:\n    perWroker: 5m\n", `p.yaml:5:5: unknown key "perWroker" in spec.soak; known: afterFirstWorker,beforeFinalize,perWorker`},
-		"twice":         {head + "spec:\n  soak: {}\n  soak: {}\n", `p.yaml:5:3: key "soak" appears twice in spec`},
-		"no duration":   {head + "spec:\n  soak:\n    perWorker: soon\n", `p.yaml:5:16: spec.soak.perWorker: "soon" is no length of time like 45m, 8h or 14d`},
-		"negative":      {head + "spec: {soak: {perWorker: -5m}}\n", `"-5m" is no length of time`},
-		"no number":     {head + "spec: {workers: {surge: many}}\n", `spec.workers.surge is "many"`},
-		"even members":  {head + "spec: {controlPlane: {replicas: 2}}\n", "spec.controlPlane.replicas: it is 2; it can be 1, 3, 5: etcd needs an odd number of members"},
-		"nobody goes":   {head + "spec: {workers: {concurrency: 0}}\n", "spec.workers.concurrency: it is 0; it can be 1 or more"},
-		"no surge":      {head + "spec: {workers: {surge: 0}}\n", "spec.workers.surge: it is 0; it can be 1 or more"},
-		"no bool":       {head + "spec: {finalize: {keepNamespace: perhaps}}\n", `it must be true or false`},
-		"an alias":      {head + "spec: &a {}\n", "anchors, aliases and deep nesting are not allowed"},
-		"null":          {head + "spec: {description: null}\n", "spec.description must be text"},
-		"no zone":       {head + "spec: {windows: {open: []}}\n", `playbook: spec.windows.timeZone: it is ""`},
-		"Local":         {head + "spec: {windows: {timeZone: Local}}\n", `spec.windows.timeZone: it is "Local"`},
-		"odd zone":      {head + "spec: {windows: {timeZone: ../../etc/passwd}}\n", "which is no IANA name of a zone"},
-		"zone of one":   {head + "spec: {windows: {timeZone: UTC, closed: [{name: n, from: 2026-01-01, to: 2026-01-02, timeZone: Local}]}}\n", `spec.windows.closed[0].timeZone: it is "Local"`},
-		"odd cron":      {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 61 * * * *, duration: 1h}]}}\n", `spec.windows.open[0].cron: the cron expression "61 * * * *": minute: "61" is not from 0 to 59`},
-		"two kinds":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *, from: 2026-01-01, to: 2026-01-02, duration: 1h}]}}\n", "spec.windows.open[0]: it needs one of cron, rrule, and from with to"},
-		"no length":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *}]}}\n", "spec.windows.open[0]: it needs a duration"},
-		"odd phase":     {head + "spec: {windows: {timeZone: UTC, phases: [roll]}}\n", `spec.windows.phases[0]: it is "roll"; it can be fence, translate`},
-		"no reason":     {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "p.yaml:3:25: spec.accept[0].reason: it is missing"},
-		"odd reserve":   {head + "spec: {windows: {timeZone: UTC, cutoff: guessed}}\n", `spec.windows.cutoff: "guessed" is neither a length of time like 45m, 8h or 14d nor learnt`},
-		"odd drain":     {head + "spec: {drain: {onTimeout: kill}}\n", `p.yaml:3:27: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`},
-		"odd failure":   {head + "spec: {failure: {then: ignore}}\n", `spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`},
-		"for ever":      {head + "spec: {failure: {retries: 11}}\n", "spec.failure.retries: it is 11; it can be at most 10"},
-		"gate: where":   {head + "spec: {gates: [{name: g, before: [roll], http: {url: https://a.test}}]}\n", `spec.gates[0].before[0]: it is "roll"; it can be fence`},
-		"gate: what":    {head + "spec: {gates: [{name: g, before: [node]}]}\n", "p.yaml:3:35: spec.gates[0]: it needs checks or http"},
-		"gate: check":   {head + "spec: {gates: [{name: g, before: [control-plane], checks: [CHK-NO-001]}]}\n", `spec.gates[0].checks[0]: there is no check "CHK-NO-001"`},
-		"gate: late":    {head + "spec: {gates: [{name: g, before: [node], checks: [CHK-ETCD-001]}]}\n", "spec.gates[0].before[0]: checks look at the legacy control plane"},
-		"gate: secret":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://u:p@a.test'}}]}\n", "spec.gates[0].http.url: it must hold no user"},
-		"gate: scheme":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'file:///etc'}}]}\n", "spec.gates[0].http.url: it must be an address"},
-		"gate: nowhere": {head + "spec: {gates: [{name: g, before: [node], http: {}}]}\n", "spec.gates[0].http: it needs one of url and urlFrom"},
-		"gate: both":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', urlFrom: {env: A}}}]}\n", "spec.gates[0].http: it needs one of url and urlFrom"},
-		"gate: from":    {head + "spec: {gates: [{name: g, before: [node], http: {urlFrom: {env: A, file: b}}}]}\n", "spec.gates[0].http.urlFrom: it needs one of env and file"},
-		"gate: expect":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'body.ok ='}}]}\n", "spec.gates[0].http.expect: column 9: Syntax error"},
-		"gate: name":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'boddy.ok'}}]}\n", "spec.gates[0].http.expect: column 1: undeclared reference to 'boddy'"},
-		"gate: number":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 1 + 1}}]}\n", "spec.gates[0].http.expect: it is a int; it must be true or false"},
-		"gate: status":  {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', status: 7}}]}\n", "spec.gates[0].http.status: it is 7"},
-		"hook: what":    {head + "spec: {hooks: [{name: h, on: [run.*]}]}\n", "spec.hooks[0].exec: it names no program"},
-		"hook: when":    {head + "spec: {hooks: [{name: h, on: [lunch.*], exec: [a]}]}\n", `spec.hooks[0].on[0]: there are no events "lunch.*"`},
-		"note: where":   {head + "spec: {notifications: [{name: n, on: [run.*], urlFrom: {}}]}\n", "spec.notifications[0].urlFrom: it needs one of env and file"},
-		"note: in it":   {head + "spec: {notifications: [{name: n, on: [run.*], url: 'https://a.test'}]}\n", `unknown key "url" in spec.notifications[0]`},
-		"odd gate":      {head + "spec: {approvals: [{gate: roll, who: board}]}\n", `spec.approvals[0].gate: it is "roll"; it can be control-plane, point-of-no-return, finalize`},
-		"no approver":   {head + "spec: {approvals: [{gate: finalize}]}\n", "spec.approvals[0].who: it is missing"},
-		"two documents": {head + "---\n" + head, "only one document is allowed"},
-		"huge":          {strings.Repeat("#", MaxSize+1), "larger than"},
+		"empty":           {"", "p.yaml: the file is empty"},
+		"truncated":       {"spec: {", "p.yaml: line 1: did not find"},
+		"a list":          {"- a\n", "p.yaml:1:1: the file must be a mapping"},
+		"no kind":         {"apiVersion: migration.giantswarm.io/v1alpha1\nspec: {}\n", "p.yaml:1:1: kind is missing; it must be Playbook"},
+		"another kind":    {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", "kind: it is \"Plan\"; it must be Playbook"},
+		"unknown":         {head + "spec:\n  soak:\n    perWroker: 5m\n", `p.yaml:5:5: unknown key "perWroker" in spec.soak; known: afterFirstWorker,beforeFinalize,perWorker`},
+		"twice":           {head + "spec:\n  soak: {}\n  soak: {}\n", `p.yaml:5:3: key "soak" appears twice in spec`},
+		"no duration":     {head + "spec:\n  soak:\n    perWorker: soon\n", `p.yaml:5:16: spec.soak.perWorker: "soon" is no length of time like 45m, 8h or 14d`},
+		"negative":        {head + "spec: {soak: {perWorker: -5m}}\n", `"-5m" is no length of time`},
+		"no number":       {head + "spec: {workers: {surge: many}}\n", `spec.workers.surge is "many"`},
+		"even members":    {head + "spec: {controlPlane: {replicas: 2}}\n", "spec.controlPlane.replicas: it is 2; it can be 1, 3, 5: etcd needs an odd number of members"},
+		"nobody goes":     {head + "spec: {workers: {concurrency: 0}}\n", "spec.workers.concurrency: it is 0; it can be 1 to 100"},
+		"no surge":        {head + "spec: {workers: {surge: 0}}\n", "spec.workers.surge: it is 0; it can be 1 to 100"},
+		"much at once":    {head + "spec: {workers: {surge: 100000}}\n", "spec.workers.surge: it is 100000; it can be 1 to 100"},
+		"a number's text": {head + "spec: {workers: {surge: \"2\"}}\n", `p.yaml:3:25: spec.workers.surge is "2"; it must be a number that is not negative, without quotes and leading zeros`},
+		"octal":           {head + "spec: {workers: {perRun: 010}}\n", `p.yaml:3:26: spec.workers.perRun is 010; it must be a number`},
+		"a bool's text":   {head + "spec: {finalize: {keepNamespace: \"true\"}}\n", `p.yaml:3:34: spec.finalize.keepNamespace is "true"; it must be true or false, without quotes`},
+		"two answers":     {head + "spec: {decisions: [{field: a, value: drop, reason: r}, {field: a, value: carry, reason: r}]}\n", "p.yaml:3:64: spec.decisions[1].field: a has an answer already, spec.decisions[0]"},
+		"no such check":   {head + "spec: {accept: [{check: CHK-NOPE-001, reason: r}]}\n", `p.yaml:3:25: spec.accept[0].check: there is no check "CHK-NOPE-001"; migrate explain lists them`},
+		"no wait":         {head + "spec: {limits: {wait: 0s}}\n", "p.yaml:3:23: spec.limits.wait: it is 0s"},
+		"once, again":     {head + "spec: {windows: {timeZone: UTC, open: [{name: n, from: 2026-01-01, to: 2026-01-02, duration: 1h}]}}\n", "spec.windows.open[0]: from with to happens once: duration, start and until are for what recurs"},
+		"start's time":    {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h, start: '2026-01-01T05:00'}]}}\n", `spec.windows.open[0].start: it is "2026-01-01T05:00"; it must be a day, without a time`},
+		"gate: always":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test'}, again: 0s}]}\n", "spec.gates[0].again: it is 0s; it can be 10s or more"},
+		"no bool":         {head + "spec: {finalize: {keepNamespace: perhaps}}\n", `it must be true or false`},
+		"an alias":        {head + "spec: &a {}\n", "anchors, aliases and deep nesting are not allowed"},
+		"null":            {head + "spec: {description: null}\n", "spec.description must be text"},
+		"no zone":         {head + "spec: {windows: {open: []}}\n", `playbook: spec.windows.timeZone: it is ""`},
+		"Local":           {head + "spec: {windows: {timeZone: Local}}\n", `spec.windows.timeZone: it is "Local"`},
+		"odd zone":        {head + "spec: {windows: {timeZone: ../../etc/passwd}}\n", "which is no IANA name of a zone"},
+		"zone of one":     {head + "spec: {windows: {timeZone: UTC, closed: [{name: n, from: 2026-01-01, to: 2026-01-02, timeZone: Local}]}}\n", `spec.windows.closed[0].timeZone: it is "Local"`},
+		"odd cron":        {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 61 * * * *, duration: 1h}]}}\n", `spec.windows.open[0].cron: the cron expression "61 * * * *": minute: "61" is not from 0 to 59`},
+		"two kinds":       {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *, from: 2026-01-01, to: 2026-01-02, duration: 1h}]}}\n", "spec.windows.open[0]: it needs one of cron, rrule, and from with to"},
+		"no length":       {head + "spec: {windows: {timeZone: UTC, open: [{name: n, cron: 1 * * * *}]}}\n", "spec.windows.open[0]: it needs a duration"},
+		"odd phase":       {head + "spec: {windows: {timeZone: UTC, phases: [roll]}}\n", `spec.windows.phases[0]: it is "roll"; it can be fence, translate`},
+		"no reason":       {head + "spec: {accept: [{check: CHK-CP-001}]}\n", "p.yaml:3:25: spec.accept[0].reason: it is missing"},
+		"odd reserve":     {head + "spec: {windows: {timeZone: UTC, cutoff: guessed}}\n", `spec.windows.cutoff: "guessed" is neither a length of time like 45m, 8h or 14d nor learnt`},
+		"odd drain":       {head + "spec: {drain: {onTimeout: kill}}\n", `p.yaml:3:27: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`},
+		"odd failure":     {head + "spec: {failure: {then: ignore}}\n", `spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`},
+		"for ever":        {head + "spec: {failure: {retries: 11}}\n", "spec.failure.retries: it is 11; it can be at most 10"},
+		"gate: where":     {head + "spec: {gates: [{name: g, before: [roll], http: {url: https://a.test}}]}\n", `spec.gates[0].before[0]: it is "roll"; it can be fence`},
+		"gate: what":      {head + "spec: {gates: [{name: g, before: [node]}]}\n", "p.yaml:3:35: spec.gates[0]: it needs checks or http"},
+		"gate: check":     {head + "spec: {gates: [{name: g, before: [control-plane], checks: [CHK-NO-001]}]}\n", `spec.gates[0].checks[0]: there is no check "CHK-NO-001"`},
+		"gate: late":      {head + "spec: {gates: [{name: g, before: [node], checks: [CHK-ETCD-001]}]}\n", "spec.gates[0].before[0]: checks look at the legacy control plane"},
+		"gate: secret":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://u:p@a.test'}}]}\n", "spec.gates[0].http.url: it must hold no user"},
+		"gate: scheme":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'file:///etc'}}]}\n", "spec.gates[0].http.url: it must be an address"},
+		"gate: nowhere":   {head + "spec: {gates: [{name: g, before: [node], http: {}}]}\n", "spec.gates[0].http: it needs one of url and urlFrom"},
+		"gate: both":      {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', urlFrom: {env: A}}}]}\n", "spec.gates[0].http: it needs one of url and urlFrom"},
+		"gate: from":      {head + "spec: {gates: [{name: g, before: [node], http: {urlFrom: {env: A, file: b}}}]}\n", "spec.gates[0].http.urlFrom: it needs one of env and file"},
+		"gate: expect":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'body.ok ='}}]}\n", "spec.gates[0].http.expect: column 9: Syntax error"},
+		"gate: name":      {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 'boddy.ok'}}]}\n", "spec.gates[0].http.expect: column 1: undeclared reference to 'boddy'"},
+		"gate: number":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', expect: 1 + 1}}]}\n", "spec.gates[0].http.expect: it is a int; it must be true or false"},
+		"gate: status":    {head + "spec: {gates: [{name: g, before: [node], http: {url: 'https://a.test', status: 7}}]}\n", "spec.gates[0].http.status: it is 7"},
+		"hook: what":      {head + "spec: {hooks: [{name: h, on: [run.*]}]}\n", "spec.hooks[0].exec: it names no program"},
+		"hook: when":      {head + "spec: {hooks: [{name: h, on: [lunch.*], exec: [a]}]}\n", `spec.hooks[0].on[0]: there are no events "lunch.*"`},
+		"note: where":     {head + "spec: {notifications: [{name: n, on: [run.*], urlFrom: {}}]}\n", "spec.notifications[0].urlFrom: it needs one of env and file"},
+		"note: in it":     {head + "spec: {notifications: [{name: n, on: [run.*], url: 'https://a.test'}]}\n", `unknown key "url" in spec.notifications[0]`},
+		"odd gate":        {head + "spec: {approvals: [{gate: roll, who: board}]}\n", `spec.approvals[0].gate: it is "roll"; it can be control-plane, point-of-no-return, finalize`},
+		"no approver":     {head + "spec: {approvals: [{gate: finalize}]}\n", "spec.approvals[0].who: it is missing"},
+		"two documents":   {head + "---\n" + head, "only one document is allowed"},
+		"huge":            {strings.Repeat("#", MaxSize+1), "larger than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +169,7 @@ func TestAMistakeIsNamedInTheLayerThatMadeIt(t *testing.T) {
 		Layer{Name: "installation.yaml", Data: []byte(head + "spec:\n  drain:\n    onTimeout: kill\n  failure: {then: stop}\n")},
 		Layer{Name: "customer.yaml", Data: []byte(head + "spec:\n  failure: {then: ignore}\n")}, set)
 	require.EqualError(t, err, strings.Join([]string{
-		"--set spec.workers.surge" + ": spec.workers.surge: it is 0; it can be 1 or more",
+		"--set spec.workers.surge" + ": spec.workers.surge: it is 0; it can be 1 to 100",
 		`customer.yaml:4:19: spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`,
 		`installation.yaml:5:16: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`,
 	}, "\n"))
@@ -271,21 +301,21 @@ spec:
 		until string
 		why   string
 	}{
-		"before":                       {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-22T21:00:00Z", "no window is open for another worker; the next one begins at Sun 2026-11-22 22:00 CET"},
-		"going on, by day":             {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseControlPlane, Resumes: true}, "2026-11-22T21:00:00Z", "no window is open for going on with phase control-plane"},
-		"going on, too late":           {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane, Resumes: true}, "2026-11-29T21:00:00Z", "going on with phase control-plane needs 2h0m0s"},
-		"the first moment":             {"2026-11-22T21:00:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
-		"the last moment for a node":   {"2026-11-23T04:15:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
-		"past the cut-off":             {"2026-11-23T04:15:01Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-24T19:00:00Z", "another worker needs 45m0s, and the window ends at Mon 2026-11-23 06:00 CET"},
-		"the end is not part of it":    {"2026-11-23T05:00:00Z", Start{Phase: plan.PhaseFinalize}, "2026-11-24T19:00:00Z", "phase finalize"},
-		"a window that is too short":   {"2026-11-24T19:00:00Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "phase control-plane needs 2h0m0s"},
-		"the point of no return":       {"2026-11-23T04:29:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "", ""},
-		"too late for no return":       {"2026-11-23T04:31:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "2026-11-24T19:00:00Z", "the point of no return needs 30m0s"},
-		"what waits for nothing":       {"2026-11-25T12:00:00Z", Start{Phase: plan.PhaseAdopt}, "", ""},
+		"before":                                  {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-22T21:00:00Z", "no window is open for another worker; the next one begins at Sun 2026-11-22 22:00 CET"},
+		"going on, by day":                        {"2026-11-22T20:59:59Z", Start{Phase: plan.PhaseControlPlane, Resumes: true}, "2026-11-22T21:00:00Z", "no window is open for going on with phase control-plane"},
+		"going on, too late":                      {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane, Resumes: true}, "2026-11-29T21:00:00Z", "going on with phase control-plane needs 2h0m0s"},
+		"the first moment":                        {"2026-11-22T21:00:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
+		"the last moment for a node":              {"2026-11-23T04:15:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
+		"past the cut-off":                        {"2026-11-23T04:15:01Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-11-24T19:00:00Z", "another worker needs 45m0s, and the window ends at Mon 2026-11-23 06:00 CET"},
+		"the end is not part of it":               {"2026-11-23T05:00:00Z", Start{Phase: plan.PhaseFinalize}, "2026-11-24T19:00:00Z", "phase finalize"},
+		"a window that is too short":              {"2026-11-24T19:00:00Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "phase control-plane needs 2h0m0s"},
+		"the point of no return":                  {"2026-11-23T04:29:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "", ""},
+		"too late for no return":                  {"2026-11-23T04:31:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "2026-11-24T19:00:00Z", "the point of no return needs 30m0s"},
+		"what waits for nothing":                  {"2026-11-25T12:00:00Z", Start{Phase: plan.PhaseAdopt}, "", ""},
 		"closed, also for what waits for nothing": {"2026-12-20T12:00:00Z", Start{Phase: plan.PhaseFence}, "2027-01-08T23:00:00Z", "nothing begins in a closed period (year end, stocktaking, inventory day), also phase fence; it ends at Sat 2027-01-09 00:00 CET"},
 		"a moment before it is closed":            {"2026-12-17T22:59:59Z", Start{Phase: plan.PhaseFence}, "", ""},
 		"the first moment after it":               {"2027-01-08T23:00:00Z", Start{Phase: plan.PhaseFence}, "", ""},
-		"too late for a control plane": {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "ends at"},
+		"too late for a control plane":            {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "ends at"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -378,6 +408,9 @@ func TestLintDoubts(t *testing.T) {
 		"closed over all":  {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}], closed: [{name: c, from: 2026-01-01, to: 2027-12-31}]}}\n", "nothing opens"},
 		"too short":        {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 30m}]}}\n", "no window of the next 60 days is as long as 45m0s, so no node could ever begin"},
 		"no control plane": {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}]}}\n", "spec.windows.controlPlane"},
+		"machines by day":  {"spec: {windows: {timeZone: UTC, phases: [finalize], open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.phases: control-plane is not among them, so machines are replaced at any time of the day"},
+		"fenced for long":  {"spec: {windows: {timeZone: UTC, phases: [adopt, control-plane, workers], open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.phases: adopt waits for a window and fence does not"},
+		"no longer":        {"spec: {accept: [{check: CHK-CP-001, reason: r, until: 2020-01-01}]}\n", "spec.accept[0].until: it ended on 2020-01-01, so CHK-CP-001 is in the way again"},
 		"no return":        {"spec: {windows: {timeZone: UTC, noReturn: 3h, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.noReturn"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,6 +23,9 @@ const (
 	builtInHook     = Duration(time.Minute)
 	builtInThrottle = Duration(time.Minute)
 
+	// leastAgain keeps a run that waits for a gate from doing nothing but looking at the whole cluster.
+	leastAgain = Duration(10 * time.Second)
+
 	// mostReactions is more than anybody has.
 	mostReactions = 50
 )
@@ -146,6 +149,9 @@ func (g *Gate) problems(path string) []problem {
 	}
 	if len(g.Checks) == 0 && g.HTTP == nil {
 		add(path, "it needs checks or http")
+	}
+	if g.Again < leastAgain {
+		add(path+".again", "it is %s; it can be %s or more: the whole cluster is looked at every time", g.Again, leastAgain)
 	}
 	for i, id := range g.Checks {
 		if !slices.ContainsFunc(check.Registry(), func(c check.Check) bool { return c.ID == id }) {

@@ -17,9 +17,9 @@ const Kind = "Playbook"
 // Playbook says what may happen when.
 type Playbook struct {
 	// APIVersion is migration.giantswarm.io/v1alpha1, Kind is Playbook.
-	APIVersion string   `yaml:"apiVersion" json:"apiVersion" jsonschema:"const=migration.giantswarm.io/v1alpha1"`
-	Kind       string   `yaml:"kind" json:"kind" jsonschema:"const=Playbook"`
-	Metadata   Metadata `yaml:"metadata" json:"metadata"`
+	APIVersion string   `yaml:"apiVersion" json:"apiVersion"`
+	Kind       string   `yaml:"kind" json:"kind"`
+	Metadata   Metadata `yaml:"metadata,omitempty" json:"metadata,omitzero"`
 	Spec       Spec     `yaml:"spec" json:"spec"`
 }
 
@@ -79,7 +79,7 @@ func (s Selector) Matches(set map[string]string) bool {
 type Windows struct {
 	TimeZone string   `yaml:"timeZone" json:"timeZone" jsonschema_description:"IANA name of the zone that times are in, for example Europe/Berlin."`
 	Open     []Period `yaml:"open,omitempty" json:"open,omitempty" jsonschema_description:"Openings; it is closed unless one of them says otherwise."`
-	Closed   []Period `yaml:"closed,omitempty" json:"closed,omitempty" jsonschema_description:"Periods in which nothing begins, whatever is open."`
+	Closed   []Period `yaml:"closed,omitempty" json:"closed,omitempty" jsonschema_description:"Periods in which nothing begins, whatever is open, and not even a phase that needs no window."`
 	Cutoff   Reserve  `yaml:"cutoff,omitempty" json:"cutoff,omitzero" jsonschema_description:"No node is begun so shortly before the end: a length of time, or learnt."`
 	// ControlPlane and NoReturn are what is reserved for what must not stop half-way.
 	ControlPlane Reserve `yaml:"controlPlane,omitempty" json:"controlPlane,omitzero" jsonschema_description:"Phase control-plane is begun only when so much of the window is left: a length of time, or learnt."`

@@ -156,6 +156,7 @@ var (
 	ErrNoZone   = errors.New("it has no time zone")
 	ErrDuration = errors.New("it needs a duration of more than nothing, and of 31 days at most")
 	ErrOneOf    = errors.New("it needs one of cron, rrule, and from with to")
+	ErrOnce     = errors.New("from with to happens once: duration, start and until are for what recurs")
 	ErrOrder    = errors.New("it ends before it begins")
 	ErrOften    = errors.New("it begins more than 24 times a day")
 )
@@ -177,6 +178,8 @@ func (p *Period) Check() error {
 	switch {
 	case kinds != 1, (p.From == nil) != (p.To == nil):
 		return ErrOneOf
+	case p.From != nil && (p.Duration != 0 || p.Since != nil || p.Until != nil):
+		return ErrOnce
 	case p.From != nil && !p.From.floating().Before(p.To.floating()):
 		return ErrOrder
 	case p.From == nil && (p.Duration <= 0 || p.Duration > MaxDuration):
