@@ -644,18 +644,29 @@ func (o *runOptions) lifts(object *migrationv1alpha1.ClusterMigration) bool {
 	return o.lift || o.again && (migrate.HeldBack(object) || object.Spec.Pause == nil)
 }
 
+// rests tells, and says, that a run must wait for people: they have paused the migration, or have begun to take it back.
+func (s *session) rests(o *runOptions, u *undertaking) bool {
+	switch {
+	case o.back || u.object == nil || o.lifts(u.object):
+	case u.object.Spec.Pause != nil:
+		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
+		return true
+	case u.object.Status.State == migrationv1alpha1.StateRollingBack:
+		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: migrate rollback %s, or forward again with: migrate resume %s\n", u.id, u.id, u.id)
+		return true
+	}
+	return false
+}
+
 // mayBegin stops a run that must not begin: nothing has been written yet.
 func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) error {
+	if s.rests(&o, u) {
+		return ended(CodeWaiting)
+	}
 	switch {
 	case o.back && u.object == nil:
 		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
 	case o.back:
-	case u.object != nil && !o.lifts(u.object) && u.object.Spec.Pause != nil:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
-		return ended(CodeWaiting)
-	case u.object != nil && !o.lifts(u.object) && u.object.Status.State == migrationv1alpha1.StateRollingBack:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: migrate rollback %s, or forward again with: migrate resume %s\n", u.id, u.id, u.id)
-		return ended(CodeWaiting)
 	case !migrate.Started(u.object), begins(o.until, u.object):
 		if err := s.mustPass(u); err != nil {
 			return err

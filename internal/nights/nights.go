@@ -225,13 +225,20 @@ func add(work []plan.Work, s migrate.Foreseen) []plan.Work {
 	return work
 }
 
-// need tells of every approval on record that ends when it is needed. What is begun already needs it no more.
+// need tells of every approval on record that ends when it is needed, and of one that is to be given and counts for a while when to give it. What is begun already needs it no more.
 func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
+	terms := Terms(&in.Playbook.Spec)
 	for _, p := range in.shape().Graph() {
 		at := func(gate string, is func(migrate.Foreseen) bool) {
-			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && a.Until != nil })
-			if s := slices.IndexFunc(steps, is); a >= 0 && s >= 0 {
-				approvals[a].NeededAt = new(steps[s].From.UTC())
+			term := terms[gate]
+			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && (a.Until != nil || a.By == "" && term > 0) })
+			s := slices.IndexFunc(steps, is)
+			if a < 0 || s < 0 {
+				return
+			}
+			approvals[a].NeededAt = new(steps[s].From.UTC())
+			if approvals[a].By == "" {
+				approvals[a].NotBefore = new(steps[s].From.UTC().Add(-term))
 			}
 		}
 		if !migrate.Begun(in.Object, p.Name) {

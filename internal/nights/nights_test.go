@@ -176,6 +176,10 @@ func TestAPlaybookBoundsApprovals(t *testing.T) {
 	got := of(t, Input{Playbook: e, Workers: []string{"a"}, Object: object}).Approvals
 	require.Len(t, got, 3)
 	assert.Empty(t, got[0].By, "what was agreed to three hours ago does not count")
+	require.NotNil(t, got[0].NotBefore, "and what is agreed to more than two hours before will not")
+	assert.Equal(t, got[0].NeededAt.Add(-2*time.Hour), *got[0].NotBefore)
+	assert.Nil(t, got[1].NotBefore, "that counts for ever")
+	assert.Nil(t, got[2].NotBefore, "that is given")
 	assert.Equal(t, "ada@anubis", got[2].By)
 	require.NotNil(t, got[2].Until)
 	assert.Equal(t, given.Add(24*time.Hour), *got[2].Until)

@@ -234,6 +234,8 @@ type Approval struct {
 	// Until is when an approval on record ends, NeededAt when it is thought to be needed; nil where it does not end.
 	Until    *time.Time `json:"until,omitempty"`
 	NeededAt *time.Time `json:"neededAt,omitempty"`
+	// NotBefore is for one that is to be given, and counts only for a while: given earlier, it is over when it is needed.
+	NotBefore *time.Time `json:"notBefore,omitempty"`
 }
 
 // Lapses tells that an approval is over before it is needed.

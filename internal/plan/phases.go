@@ -71,7 +71,7 @@ func phases(cluster *legacy.Cluster, controlPlanes int) []Phase {
 			Name: PhaseFinalize, Title: "Remove what is left of the old platform", Disruptive: false, Reversible: false,
 			PointOfNoReturn: "the legacy objects are deleted",
 			Gate:            "finalize",
-			Effect:          "No effect on workloads: the provider's own Ingress and Services take over name and ports, and the legacy objects go.",
+			Effect:          "No pod is touched: the provider's own Ingress and Services take over name and ports, where for a second or two nobody answers on the workers' published ones, and the legacy objects go.",
 		},
 	}
 }

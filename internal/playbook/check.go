@@ -26,29 +26,6 @@ type problem struct{ path, text string }
 func (e *Effective) problems() []problem {
 	var out []problem
 	add := func(path, format string, args ...any) { out = append(out, problem{path, fmt.Sprintf(format, args...)}) }
-	answered := map[string]int{}
-	for i, d := range e.Spec.Decisions {
-		if first, twice := answered[d.Field]; twice {
-			add(fmt.Sprintf("spec.decisions[%d].field", i), "%s has an answer already, spec.decisions[%d]", d.Field, first)
-		} else {
-			answered[d.Field] = i
-		}
-		for name, value := range map[string]string{"field": d.Field, "value": d.Value, "reason": d.Reason} {
-			if strings.TrimSpace(value) == "" {
-				add(fmt.Sprintf("spec.decisions[%d].%s", i, name), "it is missing")
-			}
-		}
-	}
-	for i, a := range e.Spec.Accept {
-		for name, value := range map[string]string{"check": a.Check, "reason": a.Reason} {
-			if strings.TrimSpace(value) == "" {
-				add(fmt.Sprintf("spec.accept[%d].%s", i, name), "it is missing")
-			}
-		}
-		if a.Check != "" && !slices.ContainsFunc(check.Registry(), func(c check.Check) bool { return c.ID == a.Check }) {
-			add(fmt.Sprintf("spec.accept[%d].check", i), "there is no check %q; migrate explain lists them", a.Check)
-		}
-	}
 	if e.Spec.Limits.Wait == 0 {
 		add("spec.limits.wait", "it is 0s, and no controller answers so fast")
 	}
@@ -79,12 +56,43 @@ func (e *Effective) problems() []problem {
 	if n := e.Spec.ControlPlane.Replicas; !slices.Contains(ControlPlanes(), n) {
 		add("spec.controlPlane.replicas", "it is %d; it can be %s: etcd needs an odd number of members", n, Said(ControlPlanes()))
 	}
+	out = append(out, e.answerProblems()...)
 	out = append(out, e.workerProblems()...)
 	out = append(out, e.reactionProblems()...)
 	if e.Spec.Windows != nil {
 		out = append(out, e.windowProblems()...)
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.path, b.path) })
+	return out
+}
+
+// answerProblems are what is wrong with what people have decided and accepted.
+func (e *Effective) answerProblems() []problem {
+	var out []problem
+	add := func(path, format string, args ...any) { out = append(out, problem{path, fmt.Sprintf(format, args...)}) }
+	answered := map[string]int{}
+	for i, d := range e.Spec.Decisions {
+		if first, twice := answered[d.Field]; twice {
+			add(fmt.Sprintf("spec.decisions[%d].field", i), "%s has an answer already, spec.decisions[%d]", d.Field, first)
+		} else {
+			answered[d.Field] = i
+		}
+		for name, value := range map[string]string{"field": d.Field, "value": d.Value, "reason": d.Reason} {
+			if strings.TrimSpace(value) == "" {
+				add(fmt.Sprintf("spec.decisions[%d].%s", i, name), "it is missing")
+			}
+		}
+	}
+	for i, a := range e.Spec.Accept {
+		for name, value := range map[string]string{"check": a.Check, "reason": a.Reason} {
+			if strings.TrimSpace(value) == "" {
+				add(fmt.Sprintf("spec.accept[%d].%s", i, name), "it is missing")
+			}
+		}
+		if a.Check != "" && !slices.ContainsFunc(check.Registry(), func(c check.Check) bool { return c.ID == a.Check }) {
+			add(fmt.Sprintf("spec.accept[%d].check", i), "there is no check %q; migrate explain lists them", a.Check)
+		}
+	}
 	return out
 }
 

@@ -62,10 +62,10 @@ func TestShippedPlaybooks(t *testing.T) {
 	}
 	wrong, err := validator.UnmarshalJSON(strings.NewReader(`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Playbook","metadata":{"name":"x"},"spec":{"windws":{}}}`))
 	require.NoError(t, err)
-	assert.Error(t, schema.Validate(wrong), "the schema is strict, too")
+	require.Error(t, schema.Validate(wrong), "the schema is strict, too")
 	other, err := validator.UnmarshalJSON(strings.NewReader(`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Fleet","spec":{}}`))
 	require.NoError(t, err)
-	assert.Error(t, schema.Validate(other), "it is for playbooks")
+	require.Error(t, schema.Validate(other), "it is for playbooks")
 	written := string(text)
 	for _, want := range []string{"Between the first worker and the second.", "How long the answer may take", "How long a run with --wait waits before it asks again"} {
 		assert.True(t, strings.Contains(written, want), "every field has the description of its own: %s", want) //nolint:testifylint // the schema is too long to be printed

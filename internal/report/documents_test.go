@@ -341,7 +341,7 @@ func scheduleOf15Nodes() *plan.Schedule {
 		Outside: []plan.Work{{Phase: plan.PhaseFence, From: at(19, 11, 0), To: at(19, 11, 4)}, {Phase: plan.PhaseAdopt, From: at(19, 11, 4), To: at(19, 11, 14)}},
 		Approvals: []plan.Approval{
 			{Gate: "control-plane", Before: plan.PhaseControlPlane, Who: "Globex change board", By: "ada@anubis", Reason: "CHG-4711"},
-			{Gate: "point-of-no-return", Before: plan.PhaseControlPlane},
+			{Gate: "point-of-no-return", Before: plan.PhaseControlPlane, NotBefore: new(at(20, 19, 0)), NeededAt: new(at(20, 22, 0))},
 			{Gate: "finalize", Before: plan.PhaseFinalize, Who: "Globex change board", By: "ada@anubis", Reason: "CHG-4712", Until: new(at(27, 12, 0)), NeededAt: new(at(27, 21, 0))},
 		},
 	}

@@ -85,6 +85,9 @@ func viewSchedule(s *plan.Schedule) *nightsView {
 		if a.Lapses() {
 			text += ", which is before it is needed, at " + dayTime(*a.NeededAt, zone)
 		}
+		if a.NotBefore != nil {
+			text += ", not before " + dayTime(*a.NotBefore, zone) + ", needed at " + dayTime(*a.NeededAt, zone)
+		}
 		v.Approvals = append(v.Approvals, text)
 	}
 	return v
@@ -227,6 +230,8 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 		switch {
 		case a.Lapses():
 			text += ", agreed until " + dayTime(*a.Until, zone) + ", which is too early: it is needed at " + dayTime(*a.NeededAt, zone)
+		case a.NotBefore != nil:
+			text += ", not before " + dayTime(*a.NotBefore, zone) + ": it is needed at " + dayTime(*a.NeededAt, zone) + ", and an older agreement counts no more by then"
 		case a.By != "":
 			text += ", agreed already"
 		}
@@ -278,17 +283,20 @@ func noticed(w plan.Work, forced bool, abreast, controlPlanes string) string {
 		return out
 	case plan.PhaseWorkers:
 		if n := len(w.Workers); n > 0 {
-			order := "one after the other"
-			if abreast != "" && abreast != "1" {
-				order = "up to " + abreast + " at the same time"
+			order := ""
+			if n > 1 {
+				order = ", one after the other"
 			}
-			return capital(plural(n, "worker node")) + are(n) + " replaced, " + order + ": pods on them move, within your disruption budgets" +
+			if n > 1 && abreast != "" && abreast != "1" {
+				order = ", up to " + abreast + " at the same time"
+			}
+			return capital(plural(n, "worker node")) + are(n) + " replaced" + order + ": pods on them move, within your disruption budgets" +
 				map[bool]string{true: "; those that have not moved in the agreed time are ended past the budgets"}[forced] +
 				". Files that a pod keeps only on its node (emptyDir, hostPath) go with the node."
 		}
 		return "What was done is looked at once more; you notice nothing."
 	case plan.PhaseFinalize:
-		return "What is left of the old platform is removed; you notice nothing."
+		return "What is left of the old platform is removed: for a second or two nobody answers on the ports that your worker nodes publish outside of the cluster, otherwise you notice nothing."
 	default:
 		return "Your cluster is handed over while it runs; you notice nothing."
 	}

@@ -178,15 +178,24 @@ func (p *Period) Check() error {
 	switch {
 	case kinds != 1, (p.From == nil) != (p.To == nil):
 		return ErrOneOf
-	case p.From != nil && (p.Duration != 0 || p.Since != nil || p.Until != nil):
-		return ErrOnce
-	case p.From != nil && !p.From.floating().Before(p.To.floating()):
-		return ErrOrder
-	case p.From == nil && (p.Duration <= 0 || p.Duration > MaxDuration):
+	case p.From != nil:
+		return p.checkOnce()
+	case p.Duration <= 0 || p.Duration > MaxDuration:
 		return ErrDuration
 	case p.Cron != nil && p.Cron.perDay() > mostPerDay:
 		return ErrOften
 	case p.Since != nil && p.Until != nil && p.Until.floating().Before(p.Since.floating()):
+		return ErrOrder
+	}
+	return nil
+}
+
+// checkOnce tells what is wrong with one that happens once.
+func (p *Period) checkOnce() error {
+	switch {
+	case p.Duration != 0 || p.Since != nil || p.Until != nil:
+		return ErrOnce
+	case !p.From.floating().Before(p.To.floating()):
 		return ErrOrder
 	}
 	return nil

@@ -179,14 +179,7 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contra
 	case facts.Bootstrap == contract.BootstrapSucceeded:
 		return yes(ReasonBootstrapSucceeded, problems(facts))
 	case facts.Bootstrap == contract.BootstrapFailed:
-		message := "bootstrapping failed in the guest"
-		if facts.BootstrapMessage != "" {
-			message += ": " + strings.ReplaceAll(guest.Clean(facts.BootstrapMessage, maxShort), "\n", " ")
-		}
-		if log := guest.Clean(facts.BootstrapLog, maxMessage-len(message)-len(logHeading)); log != "" {
-			message += logHeading + log
-		}
-		return no(ReasonBootstrapFailed, message)
+		return bootstrapFailed(facts)
 	case ready:
 		return yes(ReasonBootstrapSucceeded, "")
 	case vm.status != metav1.ConditionTrue:
@@ -196,6 +189,18 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contra
 	default:
 		return maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")
 	}
+}
+
+// bootstrapFailed says why, with the end of the guest's log.
+func bootstrapFailed(facts *guest.Facts) verdict {
+	message := "bootstrapping failed in the guest"
+	if facts.BootstrapMessage != "" {
+		message += ": " + strings.ReplaceAll(guest.Clean(facts.BootstrapMessage, maxShort), "\n", " ")
+	}
+	if log := guest.Clean(facts.BootstrapLog, maxMessage-len(message)-len(logHeading)); log != "" {
+		message += logHeading + log
+	}
+	return no(ReasonBootstrapFailed, message)
 }
 
 // problems are what the agent could not set up, although the bootstrap data were content.
