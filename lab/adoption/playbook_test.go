@@ -86,22 +86,29 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	assert.Contains(t, said, "--playbook "+first)
 	x.assertReplaced(1)
 
-	// Somebody else, on another machine.
+	// Somebody else, on another machine, whose run waits for the next window and is there when it opens. Windows begin with a minute.
 	second := newOperator(t, x.o.c, "katherine")
-	code, _, said = until(second, "--playbook", second.book(t, "second", -time.Hour, time.Hour, "  workers: {surge: 2}\n"))
+	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
+	code, _, said = until(second, "--wait", "--playbook", second.book(t, "second", time.Until(opens), time.Hour, "  workers: {surge: 2}\n"))
 	require.Equal(t, cli.CodeOK, code, said)
+	assert.Contains(t, said, "no window is open for another worker; the next one begins at "+opens.Format("Mon 2006-01-02 15:04 MST"))
 	x.assertRolled(1)
 	events, err := migrate.LoadEvents(t.Context(), reader(t), x.o.c.Namespace, x.o.c.ID)
 	require.NoError(t, err)
-	agreed, windows := 0, map[history.EventType]bool{}
+	agreed, windows, replaced := 0, map[history.EventType]bool{}, 0
 	for _, e := range events {
 		windows[e.Type] = true
+		if e.Type == history.StepStarted && plan.ReplacesWorker(e.Step) {
+			replaced++
+			assert.False(t, e.TS.Before(opens), "%s began before the window", e.Step)
+		}
 		if e.Type == history.GateApproved {
 			agreed++
 			assert.Contains(t, e.By, "margaret")
 			assert.Contains(t, e.Message, ": CHG-4711")
 		}
 	}
+	assert.Equal(t, 1, replaced)
 	assert.Equal(t, 2, agreed, "who agreed is in the log where it counted")
 	for _, kind := range []history.EventType{history.WindowOpened, history.WindowClosing, history.WindowClosed, history.GateWaiting} {
 		assert.True(t, windows[kind], kind)
