@@ -23,6 +23,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/window"
 )
 
 func (s *session) playbookCommand() *cobra.Command {
@@ -239,19 +240,20 @@ func openings(e *playbook.Effective, at time.Time, next int) (*time.Location, []
 	}
 	cutoff := e.Spec.Windows.Reserves(estimates).Cutoff
 	all := []opening{}
-	for len(all) < next {
-		w, found, err := schedule.Next(at)
-		if err != nil {
-			return nil, nil, err
-		}
-		if !found {
-			break
-		}
+	add := func(w window.Window) bool {
 		o := opening{Start: w.Start.UTC(), End: w.End.UTC(), Names: w.Names}
 		if last := w.End.Add(-cutoff); !last.Before(w.Start) {
 			o.LastNode = new(last.UTC())
 		}
 		all, at = append(all, o), w.End
+		return len(all) < next
+	}
+	// One look is as far as the horizon.
+	for before := -1; len(all) < next && len(all) > before; {
+		before = len(all)
+		if err := schedule.From(at, add); err != nil {
+			return nil, nil, err
+		}
 	}
 	return schedule.Zone, all, nil
 }
