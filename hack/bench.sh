@@ -19,6 +19,9 @@ go test ./internal/translate -run '^$' -bench Translate -benchmem | grep ^Benchm
 echo "== a year of windows, per operation"
 go test ./internal/window -run '^$' -bench AYear -benchmem | grep ^Benchmark
 
+echo "== a year of windows of two hundred periods that overlap"
+go test ./internal/window -run '^$' -bench ManyPeriods -benchmem | grep ^Benchmark
+
 echo "== simulated fleet: 200 clusters, 30 nights"
 go test ./internal/fleet -run '^$' -bench Fleet -benchtime 3x | grep ^Benchmark
 
@@ -33,9 +36,32 @@ mkdir "$work/plans"
 BENCH_RUNS=1
 process "inventory of $clusters" bin/migrate inventory --from "$work/fleet" -o json="$work/inventory.json"
 process "all plans of $clusters" bin/migrate plan --all --from "$work/fleet" -o json="$work/plans/{cluster}.json"
+cat >"$work/fleet.yaml" <<EOF
+apiVersion: migration.giantswarm.io/v1alpha1
+kind: Fleet
+metadata:
+  name: all
+spec:
+  playbooks: [$PWD/playbooks/fleet-in-waves.yaml]
+  limits:
+    clusters: 10
+  waves:
+    - name: adopt
+      clusters:
+        all: true
+      until: adopt
+    - name: replace
+      clusters:
+        all: true
+      until: finalize
+EOF
+process "fleet plan of $clusters, two waves" bin/migrate fleet plan -f "$work/fleet.yaml" --from "$work/fleet" -o text="$work/fleet.txt"
 half=$((clusters / 2))
 go run ./hack/fleet -n "$half" -o "$work/half"
 process "inventory of $half" bin/migrate inventory --from "$work/half" -o json="$work/inventory.json"
+
+echo "== 500 clusters of a fleet that wait for a window"
+(cd lab && go test ./adoption -run '^$' -bench Waiting -benchtime 1x | grep ^Benchmark)
 
 echo "== resync of 100, 1,000 and 5,000 KVMMachines at rest"
 (cd lab && go test ./provider -run '^$' -bench Scale -benchtime 1x -timeout 60m | grep ^Benchmark)

@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,12 +18,14 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
 
-// fleetOf writes a fleet that adopts two clusters, the first one as its canary, and what the runs of both need.
-func (o *operator) fleetOf(t *testing.T, name string, second *migrationtest.Cluster) string {
+// fleetOf writes a fleet of two clusters, the first one its canary, and what the runs of both need; more is more of its spec.
+func (o *operator) fleetOf(t *testing.T, name, until string, second *migrationtest.Cluster, more string) string {
 	t.Helper()
 	for _, c := range []*migrationtest.Cluster{o.c, second} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".crt"), c.CACert, 0o600))
@@ -33,12 +37,12 @@ kind: Fleet
 metadata: {name: %s}
 spec:
   limits: {clusters: 2}
-  waves:
+%s  waves:
     - name: both
       clusters: {names: [%s, %s]}
       canary: %s
-      until: adopt
-`, name, second.ID, o.c.ID, o.c.ID), 0o600))
+      until: %s
+`, name, more, second.ID, o.c.ID, o.c.ID, until), 0o600))
 	return file
 }
 
@@ -54,13 +58,14 @@ func (o *operator) fleet(ctx context.Context, file string, more ...string) (code
 	return o.migrate(ctx, append(args, more...)...)
 }
 
-// TestAFleetIsAdopted adopts two clusters, one as the canary of the other. The first run is killed while it is at the second cluster; somebody else's goes on with that one alone.
-func TestAFleetIsAdopted(t *testing.T) {
+// TestAFleetIsMigrated adopts two clusters, one as the canary of the other. The first run is killed while it is at the second cluster; somebody else's goes on with that one alone. Their machines are
+// then replaced in a window, the canary's before anything of the other's.
+func TestAFleetIsMigrated(t *testing.T) {
 	t.Parallel()
-	canary := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
-	second := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
-	o := newOperator(t, canary, "annie")
-	file := o.fleetOf(t, "of-"+canary.ID, second)
+	x, y := newTakeover(t, "annie", 1), newTakeover(t, "annie", 1)
+	canary, second := x.o.c, y.o.c
+	o := x.o
+	file := o.fleetOf(t, "of-"+canary.ID, plan.PhaseAdopt, second, "")
 
 	var early []string
 	inSecond := func(request *http.Request) bool {
@@ -80,7 +85,7 @@ func TestAFleetIsAdopted(t *testing.T) {
 	assert.Empty(t, early, "nothing of the second cluster changed before the canary was adopted")
 
 	other := newOperator(t, canary, "grace")
-	file = other.fleetOf(t, "of-"+canary.ID, second)
+	file = other.fleetOf(t, "of-"+canary.ID, plan.PhaseAdopt, second, "")
 	_, _, code, said = other.killed(t.Context(), 0, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
 		code, out, said := other.fleet(ctx, file, append(more, "--wait", "--metrics-address", "127.0.0.1:0")...) // until the lock of the cluster has ended, too
 		if code == cli.CodeOK {
@@ -105,6 +110,39 @@ func TestAFleetIsAdopted(t *testing.T) {
 	assert.Contains(t, out, canary.ID)
 	code, _, said = other.fleet(t.Context(), file)
 	require.Equal(t, cli.CodeOK, code, said)
+	x.fleetIsReplaced(y)
+}
+
+// fleetIsReplaced goes on with a fleet that is adopted: in a window that is too short nothing begins, in one that is not everything, the canary first.
+func (x *takeover) fleetIsReplaced(y *takeover) {
+	x.Helper()
+	work := func(book string) (code cli.Code, stdout, said string) {
+		file := x.o.fleetOf(x.T, "more-of-"+x.o.c.ID, plan.PhaseWorkers, y.o.c, "  playbooks: ["+book+"]\n")
+		return x.o.fleet(x.Context(), file, "--approve", plan.PhaseControlPlane, "--approve", migrate.GateNoReturn, "--etcd-snapshot", filepath.Join(x.o.dir, "{cluster}.db"))
+	}
+	before := settled(mine(x.o.c.State(x.T)))
+	code, out, said := work(x.o.book(x.T, "ends-soon", -time.Hour, 5*time.Minute, ""))
+	require.Equal(x, cli.CodeWaiting, code, said)
+	assert.Contains(x, out+said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
+	assert.Empty(x, before.Diff(settled(mine(x.o.c.State(x.T)))))
+
+	code, out, said = work(x.o.book(x.T, "tonight", -time.Hour, time.Hour, ""))
+	require.Equal(x, cli.CodeOK, code, said)
+	var r fleet.Report
+	decodeInto(x.T, out, &r)
+	require.Len(x, r.Run.Clusters, 2)
+	for _, c := range r.Run.Clusters {
+		assert.Equal(x, "ok", c.Outcome, c.Cluster)
+	}
+	x.assertRolled(1)
+	y.assertRolled(1)
+	last, err := migrate.LoadEvents(x.Context(), reader(x.T), x.o.c.Namespace, x.o.c.ID)
+	require.NoError(x, err)
+	first, err := migrate.LoadEvents(x.Context(), reader(x.T), y.o.c.Namespace, y.o.c.ID)
+	require.NoError(x, err)
+	at := slices.IndexFunc(first, func(e history.Event) bool { return e.Type == history.StepStarted && e.Phase == plan.PhaseControlPlane })
+	require.GreaterOrEqual(x, at, 0)
+	assert.False(x, first[at].TS.Before(last[len(last)-1].TS), "the canary's machines are replaced before anything of the other cluster")
 }
 
 func adopted(t *testing.T, c *migrationtest.Cluster) bool {
