@@ -18,7 +18,8 @@ const mostDrift = 10
 // asPlanned holds a run to the plan that people agreed to:
 //
 //  1. a migration that has begun must have begun with this plan,
-//  2. one that has not must find what the plan used as it was, the plan's time must not be over, and the playbook must say the same.
+//  2. one that has not must find what the plan used as it was, and the plan's time must not be over,
+//  3. the playbook must say the same, also in a later night: what may be forced was agreed to as well.
 //
 // Nothing has been written when it says no.
 func (s *session) asPlanned(ctx context.Context, o runOptions, u *undertaking) error {
@@ -38,6 +39,9 @@ func (s *session) asPlanned(ctx context.Context, o runOptions, u *undertaking) e
 			_, _ = fmt.Fprintf(s.app.Err, "%s: the migration was begun with %s, not with the plan %s in %s. Nothing was written. Go on with the plan it was begun with, or without --plan; see: migrate status %s\n",
 				u.id, planNamed(begun), agreed.Metadata.ID, o.plan, u.id)
 			return ended(CodeStale)
+		}
+		if differs := driftOfPlaybook(agreed.Schedule, o.book); len(differs) > 0 {
+			return s.stale(o, u, differs)
 		}
 		return nil
 	}

@@ -289,6 +289,25 @@ func (w *Windows) lintPhases() []string {
 	return out
 }
 
+// lintOpenings doubts openings that run into one another.
+func (e *Effective) lintOpenings(schedule *window.Schedule, now time.Time, found []window.Window) ([]string, error) {
+	var out []string
+	for i, period := range schedule.Open {
+		alone, err := (&window.Schedule{Zone: schedule.Zone, Open: []window.Period{period}}).Between(now, now.Add(soon))
+		if err != nil {
+			return nil, err
+		}
+		if period.From == nil && slices.ContainsFunc(alone, func(w window.Window) bool { return w.End.Sub(w.Start) > period.Duration }) {
+			out = append(out, fmt.Sprintf("spec.windows.open[%d]: it begins again before it is over, so that its windows are one", i))
+		}
+	}
+	const long = 7 * 24 * time.Hour
+	if most := e.Spec.Workers.PerRun; most > 0 && slices.ContainsFunc(found, func(w window.Window) bool { return w.End.Sub(w.Start) > long }) {
+		out = append(out, fmt.Sprintf("spec.workers.perRun: openings that touch are one window; one of more than a week is among those of the next 60 days, and no more workers than %d are replaced in it", most))
+	}
+	return out, nil
+}
+
 // Lint tells what is allowed, and still most likely not meant.
 func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string, error) { //nolint:gocyclo // one doubt after the other, each of two lines
 	w := e.Spec.Windows
@@ -305,6 +324,11 @@ func (e *Effective) Lint(now time.Time, estimates estimate.Estimates) ([]string,
 	if len(found) == 0 {
 		out = append(out, "spec.windows: nothing opens in the next 60 days")
 	}
+	more, err := e.lintOpenings(schedule, now, found)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, more...)
 	reserves := w.Reserves(estimates)
 	node, control := false, !slices.Contains(w.Phases, plan.PhaseControlPlane)
 	for _, opening := range found {

@@ -410,6 +410,8 @@ func TestLintDoubts(t *testing.T) {
 		"no control plane": {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 1h}]}}\n", "spec.windows.controlPlane"},
 		"machines by day":  {"spec: {windows: {timeZone: UTC, phases: [finalize], open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.phases: control-plane is not among them, so machines are replaced at any time of the day"},
 		"fenced for long":  {"spec: {windows: {timeZone: UTC, phases: [adopt, control-plane, workers], open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.phases: adopt waits for a window and fence does not"},
+		"all the time":     {"spec: {windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 24h}]}}\n", "spec.windows.open[0]: it begins again before it is over, so that its windows are one"},
+		"one for ever":     {"spec: {workers: {perRun: 1}, windows: {timeZone: UTC, open: [{name: n, cron: 0 0 * * *, duration: 24h}]}}\n", "one of more than a week is among those of the next 60 days, and no more workers than 1 are replaced in it"},
 		"no longer":        {"spec: {accept: [{check: CHK-CP-001, reason: r, until: 2020-01-01}]}\n", "spec.accept[0].until: it ended on 2020-01-01, so CHK-CP-001 is in the way again"},
 		"no return":        {"spec: {windows: {timeZone: UTC, noReturn: 3h, open: [{name: n, cron: 0 0 * * *, duration: 4h}]}}\n", "spec.windows.noReturn"},
 	} {
