@@ -8,7 +8,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 )
 
-// Idle tells how a run would end that has nothing to do, and nothing to say but what the last one has said: it waits for the same approval, window or soak time. Such a run takes no lock, writes
+// Idle tells how a run would end that has nothing to do, and nothing to say but what the last one has said: it waits for the same approval, window, soak time or gate. Such a run takes no lock, writes
 // nothing and notifies nobody, because a timer begins one every few minutes, all day. It is nil when there is something to do, or something new to say. The object is the migration as it was read.
 func (e *Engine) Idle(ctx context.Context, opts Options, object *migrationv1alpha1.ClusterMigration) *Result {
 	// Where the loss of a machine stops writes, people are told every time.
@@ -16,7 +16,6 @@ func (e *Engine) Idle(ctx context.Context, opts Options, object *migrationv1alph
 		return nil
 	}
 	look := &Engine{Graph: e.Graph, Journal: &Journal{Object: object.DeepCopy(), Clock: e.Clock}, Clock: e.Clock, Work: &Work{NoRoller: errImagined}, opts: opts}
-	look.opts.Ready = nil // Whether a gate is shut is asked by a run: before that, nothing else may be in the way.
 	phase, step, found := look.next(cmp.Or(opts.Until, DefaultUntil))
 	if !found || slices.ContainsFunc(object.Spec.Skips, func(s migrationv1alpha1.Skip) bool { return s.Step == step.ID }) {
 		return nil
