@@ -337,7 +337,9 @@ func TestARunThatWouldSayTheSameAgainIsIdle(t *testing.T) {
 			o.Door, o.Ready = func(time.Time, Start) *Wait { return nil }, func(context.Context, Start) *Refusal { return nil }
 		},
 		"the gate says something else": func(m *migrationv1alpha1.ClusterMigration, o *Options) {
-			o.Door, o.Ready = nil, func(context.Context, Start) *Refusal { return &Refusal{Gate: "slo", Why: "it answers 500", Again: time.Minute} }
+			o.Door, o.Ready = nil, func(context.Context, Start) *Refusal {
+				return &Refusal{Gate: "slo", Why: "it answers 500", Again: time.Minute}
+			}
 			m.Status.Message = "gate slo is shut: it answers 503"
 		},
 		"the goal is reached": func(_ *migrationv1alpha1.ClusterMigration, o *Options) { o.Until = plan.PhaseControlPlane },
@@ -352,7 +354,9 @@ func TestARunThatWouldSayTheSameAgainIsIdle(t *testing.T) {
 		m.Status.Message, o.Approved = "phase control-plane needs the approval control-plane", nil
 	}), "an approval is missing, as before")
 	shut := idle(func(m *migrationv1alpha1.ClusterMigration, o *Options) {
-		o.Door, o.Ready = nil, func(context.Context, Start) *Refusal { return &Refusal{Gate: "slo", Why: "it answers 503", Again: time.Minute} }
+		o.Door, o.Ready = nil, func(context.Context, Start) *Refusal {
+			return &Refusal{Gate: "slo", Why: "it answers 503", Again: time.Minute}
+		}
 		m.Status.Message = "gate slo is shut: it answers 503"
 	})
 	require.NotNil(t, shut, "a gate is shut, as before: an alert that lasts all night is told once")

@@ -205,14 +205,7 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 	if s.Runs > 0 {
 		v.Times = "The times are those of earlier migrations, and most take less."
 	}
-	forced := said(s, "spec.drain.onTimeout") == "force"
-	for i, n := range s.Nights {
-		row := newNightRow(i, n, zone)
-		for _, w := range n.Work {
-			row.Work = append(row.Work, noticed(w, forced, said(s, "spec.workers.concurrency"), said(s, "spec.controlPlane.replicas"))+" Done by about "+clockTime(n, w.To, zone)+".")
-		}
-		v.Rows = append(v.Rows, row)
-	}
+	v.Rows = tellRows(s, zone)
 	if len(s.Outside) > 0 {
 		told := "What you do not notice is prepared before, at any time: the running machines are taken over without a restart."
 		for _, w := range s.Outside {
@@ -238,6 +231,28 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 		v.Approvals = append(v.Approvals, text)
 	}
 	return v
+}
+
+// tellRows tells night by night what a customer notices.
+func tellRows(s *plan.Schedule, zone *time.Location) []nightRow {
+	forced := said(s, "spec.drain.onTimeout") == "force"
+	rows, known := make([]nightRow, 0, len(s.Nights)), false
+	for i, n := range s.Nights {
+		row := newNightRow(i, n, zone)
+		for _, w := range n.Work {
+			text := noticed(w, forced, said(s, "spec.workers.concurrency"), said(s, "spec.controlPlane.replicas"))
+			if count := len(w.Workers); w.Phase == plan.PhaseWorkers && count > 0 {
+				// Ten nights of the same are told once, or the one page becomes three.
+				if known {
+					text = capital(plural(count, "more worker node")) + are(count) + " replaced in the same way."
+				}
+				known = true
+			}
+			row.Work = append(row.Work, text+" Done by about "+clockTime(n, w.To, zone)+".")
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 func tellNightSum(s *plan.Schedule, zone *time.Location) string {
