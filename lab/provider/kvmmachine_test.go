@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -396,6 +397,48 @@ func TestABudgetThatWasTakenAwayComesBack(t *testing.T) {
 	was := budget.UID
 	require.NoError(t, d.Delete(t.Context(), budget))
 	require.True(t, eventually(t, func() bool { return d.Get(t.Context(), key, budget) == nil && budget.UID != was }), "there is another one")
+}
+
+// TestAPodThatIsRefusedSaysWhyAndIsTriedAgain in a namespace whose policy takes no privileged pods.
+func TestAPodThatIsRefusedSaysWhyAndIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	d := needMachineLab(t).newDemo(t)
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}
+	enforce := func(level string) {
+		patch := []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":` + level + `}}}`)
+		require.NoError(t, d.Patch(t.Context(), space, client.RawPatch(types.MergePatchType, patch)))
+	}
+	enforce(`"restricted"`)
+	m := d.newMachine(t, "refused")
+	c := d.condition(t, m, vmCondition, kvmmachine.ReasonRefused)
+	assert.Contains(t, c.Message, `violates PodSecurity "restricted:latest"`)
+	assert.Empty(t, d.pods(t))
+	enforce("null")
+	d.condition(t, m, vmCondition, kvmmachine.ReasonPending)
+}
+
+// TestAGuestThatCannotLookUpItsAPIIsWarnedOf: DNS servers of its own are asked for every name, also for that of a Service.
+func TestAGuestThatCannotLookUpItsAPIIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	d := needMachineLab(t).newDemo(t)
+	endpoint := []byte(`{"spec":{"controlPlaneEndpoint":{"host":"demo-control-plane.` + d.namespace + `.svc.cluster.local","port":6443}}}`)
+	require.NoError(t, d.Patch(t.Context(), d.cluster, client.RawPatch(types.MergePatchType, endpoint)))
+	for name, dns := range map[string]*infrav1.DNS{"own-servers": {Servers: []string{"10.0.0.53"}}, "the-pods": nil} {
+		d.pod(t, d.newMachine(t, name, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) { m.Spec.DNS = dns }))
+	}
+	warned := func() (names []string) {
+		list := &eventsv1.EventList{}
+		require.NoError(t, d.List(t.Context(), list, client.InNamespace(d.namespace)))
+		for i := range list.Items {
+			if e := &list.Items[i]; e.Reason == kvmmachine.ReasonEndpointName {
+				assert.Contains(t, e.Note, "demo-control-plane."+d.namespace+".svc.cluster.local")
+				names = append(names, e.Regarding.Name)
+			}
+		}
+		return names
+	}
+	require.True(t, eventually(t, func() bool { return len(warned()) > 0 }))
+	assert.Equal(t, []string{"own-servers"}, warned())
 }
 
 // adopt makes a pod in a namespace of its own and a machine that adopts it.
