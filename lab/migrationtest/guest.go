@@ -61,6 +61,8 @@ const (
 	joinCommand = "kubeadm join --config"
 	// stranger is a member of etcd that is no machine's.
 	stranger = "stranger"
+	// leavesWithin is how long a machine that is taken back is still there after it has left etcd, at most.
+	leavesWithin = 30 * time.Second
 )
 
 // Guest stands in for the inside of the machines that Cluster API makes: what
@@ -316,7 +318,14 @@ func (g *Guest) begin(ctx context.Context, pod *corev1.Pod) life {
 	l := life{name: pod.Name, off: off, over: make(chan struct{})}
 	go func() {
 		defer close(l.over)
-		if err := g.boot(own, pod); err != nil && own.Err() == nil {
+		err := g.boot(own, pod)
+		if err == nil {
+			return
+		}
+		// Who is taken back leaves etcd first, which fails a boot that is not at its end, and is gone a moment later.
+		select {
+		case <-own.Done():
+		case <-time.After(leavesWithin):
 			g.fail(fmt.Errorf("booting %s: %w", pod.Name, err))
 		}
 	}()
