@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 )
@@ -194,9 +195,14 @@ func running(pod *corev1.Pod) bool {
 }
 
 // bind chooses the first host with the pod's role and without a pod of its
-// cluster.
+// cluster. Clusters of one organization have their machines in one namespace:
+// those of another, which may stay for as long as the world does, are in nobody's way.
 func (k *kubelet) bind(ctx context.Context, pod *corev1.Pod) error {
-	pods, err := k.factory.Core().V1().Pods().Lister().Pods(pod.Namespace).List(labels.Everything())
+	siblings := labels.Everything()
+	if cluster, ok := pod.Labels[clusterv1.ClusterNameLabel]; ok {
+		siblings = labels.SelectorFromSet(labels.Set{clusterv1.ClusterNameLabel: cluster})
+	}
+	pods, err := k.factory.Core().V1().Pods().Lister().Pods(pod.Namespace).List(siblings)
 	if err != nil {
 		return err
 	}
