@@ -123,7 +123,7 @@ func (s *session) reactions(e *playbook.Effective) ([]hook.Hook, []hook.Notifica
 		if err != nil {
 			return nil, nil, err
 		}
-		notes = append(notes, hook.Notification{Name: n.Name, On: n.On, URL: address, Every: time.Duration(n.Throttle), Timeout: time.Duration(n.Timeout)})
+		notes = append(notes, hook.Notification{Name: n.Name, On: n.On, URL: address, Throttle: hook.NewThrottle(time.Duration(n.Throttle)), Timeout: time.Duration(n.Timeout)})
 	}
 	return hooks, notes, nil
 }

@@ -19,7 +19,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
@@ -164,7 +166,7 @@ func TestGatesOfAPlaybook(t *testing.T) {
 	}
 	assert.Equal(t, 2, asked)
 	assert.Nil(t, s.ready(runOptions{}, "al9qy"))
-	result := migrate.Result{Outcome: migrate.Paused, Blocked: true, Message: "gate slo is shut", NotBefore: time.Unix(7, 0)}
+	result := migrate.Result{Outcome: migrate.Paused, Shut: "slo", Message: "gate slo is shut", NotBefore: time.Unix(7, 0)}
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), s.endedRun("al9qy", runOptions{until: "workers"}, result)))
 	assert.True(t, worthWaiting(result))
 	result.Exposed = true
@@ -223,7 +225,7 @@ func TestARunThatLeavesTwoVotersSaysSo(t *testing.T) {
 	t.Parallel()
 	const warning = "etcd needs both control plane machines, and the loss of either stops writes: do not rest here."
 	for _, result := range []migrate.Result{
-		{Outcome: migrate.Reached}, {Outcome: migrate.Paused}, {Outcome: migrate.Paused, Blocked: true}, {Outcome: migrate.Stopped}, {Outcome: migrate.Failed, Err: errors.New("slow")},
+		{Outcome: migrate.Reached}, {Outcome: migrate.Paused}, {Outcome: migrate.Paused, Shut: "slo"}, {Outcome: migrate.Stopped}, {Outcome: migrate.Failed, Err: errors.New("slow")},
 	} {
 		for _, exposed := range []bool{false, true} {
 			var complaints strings.Builder
@@ -277,4 +279,52 @@ func TestTheSchemaOfEventsIsPrinted(t *testing.T) {
 		got = run(t, args...)
 		assert.Equal(t, CodeUsage, got.code, "%s: %s", args, got.stderr)
 	}
+}
+
+// leaping is a clock on which every wait is over at once.
+type leaping struct{ *clocktesting.FakeClock }
+
+func (c leaping) NewTimer(d time.Duration) clock.Timer {
+	timer := c.FakeClock.NewTimer(d)
+	c.Step(d)
+	return timer
+}
+
+// TestOnlyTheGateIsAskedWhileItIsShut: the session has no cluster that it could read.
+func TestOnlyTheGateIsAskedWhileItIsShut(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var answers []int
+	var asked int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		w.WriteHeader(answers[min(asked, len(answers)-1)])
+		asked++
+	}))
+	t.Cleanup(server.Close)
+	clk := leaping{clocktesting.NewFakeClock(time.Unix(0, 0))}
+	s, _ := newSession(App{Clock: clk, Err: io.Discard})
+	o := runOptions{gates: []gate.Gate{{Name: "slo", URL: server.URL, Status: http.StatusOK, Timeout: time.Minute, Again: 10 * time.Minute}}}
+	result := migrate.Result{Outcome: migrate.Paused, Shut: "slo", Why: server.URL + " answers with status 503, and not 200", NotBefore: clk.Now().Add(10 * time.Minute)}
+	for name, c := range map[string]struct {
+		answers []int
+		asked   int
+		after   time.Duration
+	}{
+		"until it opens":                 {answers: []int{503, 503, 200}, asked: 3, after: 30 * time.Minute},
+		"until it says something else":   {answers: []int{503, 500}, asked: 2, after: 20 * time.Minute},
+		"for no more than an hour":       {answers: []int{503}, asked: 6, after: time.Hour},
+		"once, when it has opened since": {answers: []int{200}, asked: 1, after: 10 * time.Minute},
+	} {
+		answers, asked = c.answers, 0
+		before := clk.Now()
+		require.NoError(t, s.rest(t.Context(), "al9qy", o, result), name)
+		assert.Equal(t, c.asked, asked, name)
+		assert.Equal(t, c.after, clk.Since(before), name)
+	}
+	// A gate that asks for checks has the run look at the cluster.
+	o.gates[0].Checks, asked = []string{"CHK-CP-001"}, 0
+	require.NoError(t, s.rest(t.Context(), "al9qy", o, result))
+	assert.Zero(t, asked)
 }

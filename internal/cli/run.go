@@ -311,7 +311,7 @@ func (s *session) turns(ctx context.Context, o runOptions, outs []output, id str
 		if o.replaced = max(o.replaced, result.Replaced); o.limit > 0 && o.replaced >= o.limit && (!o.perWindow || o.door == nil) {
 			return err
 		}
-		if err := s.rest(ctx, id, result, o.terms); err != nil {
+		if err := s.rest(ctx, id, o, result); err != nil {
 			return err
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
@@ -342,11 +342,15 @@ func worthWaiting(result migrate.Result) bool {
 }
 
 // rest waits for what a run that is worth waiting for needs. The run lock is free meanwhile: others may look, pause, or go on themselves.
-func (s *session) rest(ctx context.Context, id string, result migrate.Result, terms migrate.Terms) error {
+func (s *session) rest(ctx context.Context, id string, o runOptions, result migrate.Result) error {
 	var err error
-	if result.Gate != "" {
-		err = s.awaitApproval(ctx, id, result.Gate, terms)
-	} else {
+	shut := slices.IndexFunc(o.gates, func(g gate.Gate) bool { return g.Name == result.Shut && len(g.Checks) == 0 })
+	switch {
+	case result.Gate != "":
+		err = s.awaitApproval(ctx, id, result.Gate, o.terms)
+	case shut >= 0:
+		s.knock(ctx, id, o.gates[shut], result)
+	default:
 		s.sleep(ctx, id, result.NotBefore)
 	}
 	if ctx.Err() != nil {
@@ -384,6 +388,24 @@ func (s *session) awaitApproval(ctx context.Context, id, gate string, terms migr
 	return err
 }
 
+// mostKnocking is how long a run asks a shut gate and nobody else: after it the run looks itself, and sees what people have asked for, and that its window has closed.
+const mostKnocking = time.Hour
+
+// knock asks the address of a shut gate every so often until it has something else to say. The cluster is not read meanwhile.
+func (s *session) knock(ctx context.Context, id string, g gate.Gate, result migrate.Result) {
+	_, _ = fmt.Fprintf(s.app.Err, "%s: asking gate %s again every %s; Ctrl-C ends the wait, and the same command waits again\n", id, g.Name, g.Again)
+	asker := &gate.Asker{Client: gate.Client(nil)}
+	for until := s.app.Clock.Now().Add(mostKnocking); s.app.Clock.Now().Before(until); {
+		s.nap(ctx, s.app.Clock.Now().Add(g.Again))
+		if ctx.Err() != nil {
+			return
+		}
+		if err := asker.Knock(ctx, g); err == nil || s.secrets.text(err.Error()) != result.Why {
+			return
+		}
+	}
+}
+
 // check finds what is wrong with the flags before anything is looked at.
 func (o *runOptions) check() error {
 	for _, gate := range o.approve {
@@ -409,6 +431,11 @@ func (o *runOptions) check() error {
 // sleep waits until a time has come by the clock on the wall, also when the machine slept meanwhile, or until Ctrl-C. Nothing is asked meanwhile.
 func (s *session) sleep(ctx context.Context, id string, until time.Time) {
 	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until %s; Ctrl-C ends the wait, and the same command waits again\n", id, until.UTC().Format(time.RFC3339))
+	s.nap(ctx, until)
+}
+
+// nap is sleep that says nothing.
+func (s *session) nap(ctx context.Context, until time.Time) {
 	for ctx.Err() == nil {
 		left := until.Sub(s.app.Clock.Now().Round(0))
 		if left <= 0 {
@@ -1109,7 +1136,7 @@ func (s *session) pausedRun(id string, o runOptions, result migrate.Result, agai
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
 		return ended(CodeWaiting)
 	}
-	if result.Blocked {
+	if result.Shut != "" {
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
 		return ended(CodeBlocked)
 	}

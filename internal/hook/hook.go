@@ -39,13 +39,41 @@ type Notification struct {
 	// URL is the address. It may be secret by itself, and is never shown.
 	URL     string
 	Timeout time.Duration
-	// Every is how often something is sent at most; what is left out is counted in what is sent next. The events that end a run are always sent.
-	Every time.Duration
+	// Throttle bounds how often something is sent; nil does not. Runs that follow each other in one process share it.
+	Throttle *Throttle
 
+	line line
+}
+
+// Throttle bounds how often an address is sent something. What is left out is counted in what is sent next; the events that end a run are always sent.
+type Throttle struct {
+	mu    sync.Mutex
 	limit *rate.Limiter
 	// left is how many events were not sent.
 	left int
-	line line
+}
+
+// NewThrottle makes one that lets an event through every so often; nil when there is no bound.
+func NewThrottle(every time.Duration) *Throttle {
+	if every <= 0 {
+		return nil
+	}
+	return &Throttle{limit: rate.NewLimiter(rate.Every(every), 1)}
+}
+
+// pass tells whether an event is sent, and how many were left out before it.
+func (t *Throttle) pass(now time.Time, kind history.EventType) (sent bool, left int) {
+	if t == nil {
+		return true, 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.limit.AllowN(now, 1) && !ends(kind) {
+		t.left++
+		return false, 0
+	}
+	left, t.left = t.left, 0
+	return true, left
 }
 
 // line is what is done one after the other.
@@ -96,9 +124,6 @@ func New(ctx context.Context, o Options) *Runner {
 	r := &Runner{hooks: o.Hooks, client: o.Client, clock: o.Clock, clean: o.Clean, environ: o.Environ, ctx: ctx, line: line{of: "hooks", failed: history.HookFailed}, idle: make(chan struct{})}
 	close(r.idle)
 	for _, n := range o.Notifications {
-		if n.Every > 0 {
-			n.limit = rate.NewLimiter(rate.Every(n.Every), 1)
-		}
 		n.line = line{of: "notifications " + n.Name, failed: history.NotifyFailed}
 		r.notes = append(r.notes, &n)
 	}
@@ -125,12 +150,10 @@ func (r *Runner) Hear(e history.Event) {
 		if !Matches(n.On, e.Type) {
 			continue
 		}
-		if n.limit != nil && !n.limit.AllowN(r.clock.Now(), 1) && !ends(e.Type) {
-			n.left++
+		sent, left := n.Throttle.pass(r.clock.Now(), e.Type)
+		if !sent {
 			continue
 		}
-		left := n.left
-		n.left = 0
 		r.later(&n.line, func(ctx context.Context) history.Event { return r.send(ctx, n, e, left) })
 	}
 }

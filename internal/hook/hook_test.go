@@ -96,15 +96,19 @@ func TestNotificationsAreThrottledAndTheirFailuresTold(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	clk := clocktesting.NewFakeClock(time.Unix(1_000_000, 0))
-	r := New(t.Context(), Options{Clock: clk, Clean: clean, Client: server.Client(), Notifications: []Notification{
-		{Name: "chat", On: []string{"step.*", "run.*"}, URL: server.URL + "/hook/s3cr3t", Timeout: time.Minute, Every: time.Minute},
-	}})
+	opts := Options{Clock: clk, Clean: clean, Client: server.Client(), Notifications: []Notification{
+		{Name: "chat", On: []string{"step.*", "run.*"}, URL: server.URL + "/hook/s3cr3t", Timeout: time.Minute, Throttle: NewThrottle(time.Minute)},
+	}}
+	r := New(t.Context(), opts)
 	for range 3 {
 		r.Hear(event(history.StepDone, "took s3cr3t"))
 	}
 	r.Hear(event(history.PhaseDone, ""))
 	r.Hear(event(history.RunFailed, "it failed"))
 	assert.Empty(t, settled(t, r), "what succeeds is no event")
+	// The next turn of a run that waits is no other address.
+	r = New(t.Context(), opts)
+	r.Hear(event(history.StepDone, ""))
 	clk.Step(time.Minute)
 	r.Hear(event(history.StepDone, ""))
 	settled(t, r)
@@ -114,6 +118,7 @@ func TestNotificationsAreThrottledAndTheirFailuresTold(t *testing.T) {
 	assert.Equal(t, history.RunFailed, got[1].Type, "how a run ends is always sent")
 	assert.Equal(t, 2, got[1].Suppressed)
 	assert.Equal(t, 7, got[2].Seq)
+	assert.Equal(t, 1, got[2].Suppressed)
 
 	mu.Lock()
 	status = http.StatusTeapot

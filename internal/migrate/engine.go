@@ -160,8 +160,8 @@ type Result struct {
 	// Gate is what the run waits for, if people have to approve it, and NotBefore when the next phase may begin, if that is what it waits for.
 	Gate      string
 	NotBefore time.Time
-	// Blocked means that a gate of the playbook is shut.
-	Blocked bool
+	// Shut is the gate of the playbook that is shut, and Why what shuts it; empty when none is.
+	Shut, Why string
 	// Limited means that the run did as much as it was to do at once.
 	Limited bool
 	// Exposed means that etcd needs both control planes where the run ended, however it ended: the loss of either stops writes.

@@ -360,7 +360,8 @@ func TestARunThatWouldSayTheSameAgainIsIdle(t *testing.T) {
 		m.Status.Message = "gate slo is shut: it answers 503"
 	})
 	require.NotNil(t, shut, "a gate is shut, as before: an alert that lasts all night is told once")
-	assert.True(t, shut.Blocked)
+	assert.Equal(t, "slo", shut.Shut)
+	assert.Equal(t, "it answers 503", shut.Why)
 	assert.False(t, shut.NotBefore.IsZero())
 }
 
