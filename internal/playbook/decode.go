@@ -27,7 +27,7 @@ const MaxSize = 1 << 20
 // maxDepth is deeper than any playbook.
 const maxDepth = 32
 
-// Mistake is something wrong in a file; Line and Column count from one, and are zero when it is about the file.
+// Mistake is something wrong in a file; Line and Column count from one. Both are zero when it is about the file, the column also where the library says none.
 type Mistake struct {
 	File         string
 	Line, Column int
@@ -35,8 +35,11 @@ type Mistake struct {
 }
 
 func (m Mistake) String() string {
-	if m.Line == 0 {
+	switch {
+	case m.Line == 0:
 		return m.File + ": " + m.Text
+	case m.Column == 0:
+		return fmt.Sprintf("%s:%d: %s", m.File, m.Line, m.Text)
 	}
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, m.Text)
 }
@@ -85,8 +88,20 @@ type reader struct {
 
 func (r *reader) wrong(node *yaml.Node, format string, args ...any) {
 	m := Mistake{File: r.file, Text: fmt.Sprintf(format, args...)}
-	if node != nil {
+	// The single values of --set are in no file that has lines.
+	if node != nil && !strings.HasPrefix(r.file, setPrefix) {
 		m.Line, m.Column = node.Line, node.Column
+	}
+	r.mistakes = append(r.mistakes, m)
+}
+
+// garbled is what the library says of a file that is no YAML, or of a value that does not fit: "yaml: line 3: …".
+func (r *reader) garbled(err error) {
+	m := Mistake{File: r.file, Text: strings.TrimPrefix(err.Error(), "yaml: ")}
+	if place, text, found := strings.Cut(m.Text, ": "); found {
+		if line, err := strconv.Atoi(strings.TrimPrefix(place, "line ")); err == nil && strings.HasPrefix(place, "line ") {
+			m.Line, m.Text = line, text
+		}
 	}
 	r.mistakes = append(r.mistakes, m)
 }
@@ -241,7 +256,7 @@ func (r *reader) parse(data []byte) *yaml.Node {
 		if errors.Is(err, io.EOF) {
 			r.wrong(nil, "the file is empty")
 		} else {
-			r.wrong(nil, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+			r.garbled(err)
 		}
 		return nil
 	}

@@ -24,7 +24,7 @@ func ReadDocument(suggest Suggest, kind string, into any, layer Layer, problems 
 		return invalid(r.mistakes)
 	}
 	if err := node.Decode(into); err != nil {
-		r.wrong(nil, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+		r.garbled(err)
 		return invalid(r.mistakes)
 	}
 	places := map[string]*yaml.Node{}

@@ -90,7 +90,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	suggest := func(_ string, known []string) string { return "; known: " + strings.Join(known, ",") }
 	for name, test := range map[string]struct{ text, want string }{
 		"empty":           {"", "p.yaml: the file is empty"},
-		"truncated":       {"spec: {", "p.yaml: line 1: did not find"},
+		"truncated":       {"spec: {", "p.yaml:1: did not find"},
 		"a list":          {"- a\n", "p.yaml:1:1: the file must be a mapping"},
 		"no kind":         {"apiVersion: migration.giantswarm.io/v1alpha1\nspec: {}\n", "p.yaml:1:1: kind is missing; it must be Playbook"},
 		"another kind":    {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", "kind: it is \"Plan\"; it must be Playbook"},
@@ -173,6 +173,10 @@ func TestAMistakeIsNamedInTheLayerThatMadeIt(t *testing.T) {
 		`customer.yaml:4:19: spec.failure.then: it is "ignore"; it can be stop, hold-and-notify`,
 		`installation.yaml:5:16: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`,
 	}, "\n"))
+	set, err = Set("spec.drain.onTimout=force")
+	require.NoError(t, err)
+	_, err = Read(nil, Defaults(), set)
+	require.EqualError(t, err, `--set spec.drain.onTimout: unknown key "onTimout" in spec.drain`)
 }
 
 func TestLayersLieOverEachOther(t *testing.T) {
