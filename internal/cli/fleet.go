@@ -221,7 +221,7 @@ not meant (exit code 3). Whether its clusters exist is seen by migrate fleet pla
 			if err != nil {
 				return err
 			}
-			all := doubts{Files: []string{file}, Doubts: []string{}}
+			all := doubts{Files: []string{file}, Doubts: append([]string{}, f.Doubts()...)}
 			for i, book := range f.books {
 				estimates, err := estimatesOf(book, "")
 				if err != nil {

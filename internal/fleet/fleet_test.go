@@ -142,6 +142,23 @@ func TestWavesFindTheirClusters(t *testing.T) {
 	}
 }
 
+func TestAWaveThatHasNothingToDoIsDoubted(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string][]string{
+		"{name: one, clusters: {all: true}, until: adopt}, {name: two, clusters: {all: true}, until: workers}":                                  nil,
+		"{name: one, clusters: {all: true}, until: workers}, {name: two, clusters: {organizations: [acme]}, until: adopt}":                      {"wave two: it has nothing to do: wave one takes all of its clusters until workers"},
+		"{name: one, clusters: {all: true, exclude: [a]}, until: workers}, {name: two, clusters: {names: [a]}, until: workers}":                 nil,
+		"{name: one, clusters: {all: true, exclude: [a]}, until: workers}, {name: two, clusters: {names: [b]}, until: workers}":                 {"wave two: it has nothing to do: wave one takes all of its clusters until workers"},
+		"{name: one, clusters: {names: [a, b]}, until: adopt}, {name: two, clusters: {names: [b]}, until: adopt}":                               {"wave two: it has nothing to do: wave one takes all of its clusters until adopt"},
+		"{name: one, clusters: {names: [a, b]}, until: adopt}, {name: two, clusters: {names: [b, c]}, until: adopt}":                            nil,
+		"{name: one, clusters: {selector: region=eu}, until: workers}, {name: two, clusters: {selector: region=eu}, until: workers}":            {"wave two: it has nothing to do: wave one takes all of its clusters until workers"},
+		"{name: one, clusters: {selector: region=eu}, until: workers}, {name: two, clusters: {selector: region=us}, until: workers}":            nil,
+		"{name: one, clusters: {names: [a]}, until: workers}, {name: two, clusters: {names: [a], organizations: [acme]}, until: control-plane}": nil,
+	} {
+		assert.Equal(t, want, readFleet(t, "  waves: ["+spec+"]\n").Doubts(), spec)
+	}
+}
+
 func TestTheRecordHoldsOnTheSecondFailureOfAKind(t *testing.T) {
 	t.Parallel()
 	r, now := &Record{}, at("2026-11-22T22:00:00Z")

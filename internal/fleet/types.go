@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -223,4 +224,31 @@ func emptyNames(path string, list []string) []playbook.Problem {
 // isLabel tells that a name can be part of an object's name.
 func isLabel(name string) bool {
 	return len(name) <= longestName && len(validation.IsDNS1123Label(name)) == 0
+}
+
+// Doubts are what is allowed and most likely not meant: waves for which an earlier one leaves nothing to do, as far as the file alone can tell.
+func (f *Fleet) Doubts() []string {
+	var out []string
+	for i := range f.Spec.Waves {
+		later := &f.Spec.Waves[i]
+		for j := range f.Spec.Waves[:i] {
+			earlier := &f.Spec.Waves[j]
+			if slices.Index(Phases(), earlier.Until) >= slices.Index(Phases(), later.Until) && earlier.Clusters.covers(&later.Clusters) {
+				out = append(out, fmt.Sprintf("wave %s: it has nothing to do: wave %s takes all of its clusters until %s", later.Name, earlier.Name, earlier.Until))
+				break
+			}
+		}
+	}
+	return out
+}
+
+// covers tells that a selection has every cluster of another one, whatever clusters there are. One by organizations or labels covers only its like.
+func (s *Selection) covers(other *Selection) bool {
+	if reflect.DeepEqual(s, other) {
+		return true
+	}
+	named := len(other.Names) > 0 && !other.All && len(other.Organizations)+len(other.Selector) == 0
+	return s.All && len(s.Exclude) == 0 || named && !slices.ContainsFunc(other.Names, func(id string) bool {
+		return !slices.Contains(s.Names, id) && (!s.All || slices.Contains(s.Exclude, id))
+	})
 }
