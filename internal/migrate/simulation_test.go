@@ -82,16 +82,22 @@ type world struct {
 	fate  func(step string) fate
 	takes func(step string) time.Duration
 	stop  chan struct{}
+	// validFor is how long an approval counts that somebody gives on record; nil lets the command line approve everything.
+	validFor func(gate string) time.Duration
 	// rests has the engine wait between two tries for as long as the playbook says. Nobody moves the clock meanwhile, so without it the next try comes at once.
 	rests bool
 	runs  int
 }
 
 func newWorld(t assert.TestingT, spec string, workers ...string) *world {
-	return worldOf(t, playbook.Layer{Name: "simulated.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + spec)}, workers...)
+	return worldOf(t, simulated(spec), Shape{Workers: workers})
 }
 
-func worldOf(t assert.TestingT, layer playbook.Layer, workers ...string) *world {
+func simulated(spec string) playbook.Layer {
+	return playbook.Layer{Name: "simulated.yaml", Data: []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n" + spec)}
+}
+
+func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 	w := &world{
 		t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}, at: map[string]time.Time{}, replaced: map[time.Time]int{},
 	}
@@ -132,7 +138,7 @@ func worldOf(t assert.TestingT, layer playbook.Layer, workers ...string) *world 
 				return c.SubResource(sub).Update(ctx, o, opts...)
 			},
 		}).Build()
-	w.graph = Graph(workers...)
+	w.graph = shape.Graph()
 	for p := range w.graph {
 		for i := range w.graph[p].Steps {
 			s := &w.graph[p].Steps[i]
@@ -160,7 +166,7 @@ func (w *world) act(phase Phase, s Step) error {
 	switch {
 	case s.Looks:
 		thing = "" // It begins nothing, but it is not looked at outside of a window either.
-	case crossing, phase.Name == plan.PhaseWorkers && s.Disruptive:
+	case crossing, phase.Name == plan.PhaseWorkers && s.Disruptive, s.ID == stepGrow:
 		thing = s.ID
 	}
 	reserve := time.Duration(0)
@@ -180,6 +186,12 @@ func (w *world) act(phase Phase, s Step) error {
 		assert.False(w.t, w.closed(), "%s began at %s, in a closed period", s.ID, w.clk.Now())
 	}
 	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
+	switch {
+	case crossing:
+		w.mustBeApproved(s.Gate)
+	case !w.begun[phase.Name]:
+		w.mustBeApproved(phase.Gate)
+	}
 	fate, during, began := w.fate(s.ID), w.during(phase.Name), w.clk.Now()
 	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
 	if thing != "" && s.Gate != GateNoReturn {
@@ -223,6 +235,33 @@ func (w *world) act(phase Phase, s Step) error {
 		panic(errKilled)
 	}
 	return nil
+}
+
+// mustBeApproved asks the record whether somebody has agreed to a gate; empty is none.
+func (w *world) mustBeApproved(gate string) {
+	if w.validFor == nil || gate == "" {
+		return
+	}
+	object, err := Read(context.Background(), w.api, "org-acme", "al9qy")
+	assert.NoError(w.t, err) //nolint:testifylint // as in gapless
+	assert.True(w.t, Approved(object, gate, w.clk.Now(), Terms(nil)), "nobody agreed to %s at %s", gate, w.clk.Now())
+}
+
+// agree is somebody who approves a gate.
+func (w *world) agree(gate string) {
+	object, err := Read(context.Background(), w.api, "org-acme", "al9qy")
+	assert.NoError(w.t, err) //nolint:testifylint // as in gapless
+	approval := migrationv1alpha1.Approval{Gate: gate, By: "bea@anubis", Reason: "CHG-4711", At: metav1.NewTime(w.clk.Now()), Until: new(metav1.NewTime(w.clk.Now().Add(w.validFor(gate))))}
+	assert.NoError(w.t, Approve(context.Background(), w.api, object, approval)) //nolint:testifylint // as in gapless
+}
+
+// goOn is somebody who ends the pause that a failure left, if one did.
+func (w *world) goOn() {
+	object, err := Read(context.Background(), w.api, "org-acme", "al9qy")
+	assert.NoError(w.t, err) //nolint:testifylint // as in gapless
+	if object != nil && object.Spec.Pause != nil {
+		assert.NoError(w.t, SetPause(context.Background(), w.api, object, nil)) //nolint:testifylint // as in gapless
+	}
 }
 
 func (w *world) press() {
@@ -332,12 +371,15 @@ func (w *world) options() Options {
 		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
 		Retries: w.book.Spec.Failure.Retries, Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
 	}
+	if w.validFor != nil {
+		opts.Approved = nil
+	}
 	if w.rests {
 		opts.RetryPause = time.Duration(w.book.Spec.Failure.Pause)
 	}
 	if door != nil {
 		opts.Door = func(now time.Time, start Start) *Wait {
-			closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node, Resumes: start.Resumes})
+			closed, err := door.Ask(now, playbook.Start{Phase: start.Phase, NoReturn: start.NoReturn, Node: start.Node, Resumes: start.Resumes, Grows: start.Grows})
 			if err != nil || closed == nil {
 				return nil
 			}
@@ -364,6 +406,10 @@ func (w *world) finish(most int, gap func() time.Duration) {
 		switch {
 		case alive && result.Outcome == Reached:
 			return
+		case alive && result.Outcome == Paused && result.Gate != "":
+			assert.Empty(w.t, w.half, "an approval was missing in the middle of a node")
+			w.clk.Step(gap())
+			w.agree(result.Gate)
 		case alive && result.Outcome == Paused && !result.NotBefore.IsZero():
 			assert.Empty(w.t, w.half, "a window ended in the middle of a node")
 			assert.False(w.t, result.NotBefore.Before(w.clk.Now()))
@@ -378,6 +424,7 @@ func (w *world) finish(most int, gap func() time.Duration) {
 			}
 		default:
 			w.clk.Step(gap())
+			w.goOn()
 		}
 	}
 	assert.Fail(w.t, "it never came to an end")
@@ -411,9 +458,11 @@ func (w *world) ended(want []string) {
 }
 
 // steps are all of a graph in their order.
-func steps(workers ...string) []string {
+func steps(workers ...string) []string { return stepsOf(Shape{Workers: workers}) }
+
+func stepsOf(shape Shape) []string {
 	var ids []string
-	for _, p := range Graph(workers...) {
+	for _, p := range shape.Graph() {
 		for _, s := range p.Steps {
 			ids = append(ids, s.ID)
 		}
@@ -462,19 +511,25 @@ func TestAWindowClosesInEveryStep(t *testing.T) {
 	}
 }
 
-// TestManyNights draws windows, reserves, soak times, times of steps, failures, kills and waits.
+// TestManyNights draws windows, reserves, soak times, approvals that end, control planes, times of steps, failures, kills and waits.
 func TestManyNights(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		workers := []string{"a", "b", "c", "d"}[:rapid.IntRange(0, 4).Draw(t, "workers")]
 		hours := rapid.IntRange(3, 10).Draw(t, "hours")
 		phases := rapid.SampledFrom([]string{"", "    phases: [fence, translate, adopt, control-plane, workers, finalize]\n", "    phases: [workers]\n"}).Draw(t, "phases")
-		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n    overrun: %s\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s}\n",
+		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n    overrun: %s\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s, then: %s}\n",
 			rapid.SampledFrom([]string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe"}).Draw(t, "zone"),
 			rapid.SampledFrom([]string{"0 22 * * *", "0 2 * * SAT,SUN", "30 23 * * MON"}).Draw(t, "cron"), hours,
 			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), rapid.SampledFrom([]string{"finish-node", "finish-step"}).Draw(t, "overrun"), phases,
-			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"))
-		w := newWorld(t, spec, workers...)
+			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"), rapid.SampledFrom([]string{"stop", "hold-and-notify"}).Draw(t, "then"))
+		shape := Shape{Workers: workers, ControlPlanes: rapid.SampledFrom([]int{1, 3}).Draw(t, "control planes")}
+		w := worldOf(t, simulated(spec), shape)
+		if rapid.Bool().Draw(t, "approved on record") {
+			w.validFor = func(gate string) time.Duration {
+				return time.Duration(rapid.IntRange(1, 100).Draw(t, "hours of "+gate)) * time.Hour
+			}
+		}
 		takes := map[string]time.Duration{}
 		w.takes = func(step string) time.Duration {
 			if _, drawn := takes[step]; !drawn {
@@ -497,12 +552,12 @@ func TestManyNights(t *testing.T) {
 		order := slices.Clone(w.order)
 		byWorker := plan.ReplacesWorker
 		replaced := slices.DeleteFunc(slices.Clone(order), func(id string) bool { return !byWorker(id) })
-		assert.ElementsMatch(t, slices.DeleteFunc(steps(workers...), func(id string) bool { return !byWorker(id) }), replaced)
+		assert.ElementsMatch(t, slices.DeleteFunc(stepsOf(shape), func(id string) bool { return !byWorker(id) }), replaced)
 		w.order = slices.DeleteFunc(order, byWorker)
-		rest := slices.DeleteFunc(steps(workers...), byWorker)
+		rest := slices.DeleteFunc(stepsOf(shape), byWorker)
 		assert.Equal(t, rest, w.order, "the same steps in the same order")
 		assert.Empty(t, w.half)
-		assert.Len(t, slices.Collect(maps.Keys(w.done)), len(steps(workers...)))
+		assert.Len(t, slices.Collect(maps.Keys(w.done)), len(stepsOf(shape)))
 	})
 }
 
@@ -540,7 +595,7 @@ func TestShippedPlaybooksBringAClusterToItsEnd(t *testing.T) {
 	workers := []string{"a", "b", "c"}
 	for _, layer := range shipped(t) {
 		for trouble := range fates {
-			w := worldOf(t, layer, workers...)
+			w := worldOf(t, layer, Shape{Workers: workers})
 			w.takes = thought
 			last := trouble
 			w.fate = func(step string) fate {
@@ -570,7 +625,7 @@ func TestTheTimesThatAreForeseenAreThoseOfTheRun(t *testing.T) {
 	for _, layer := range layers {
 		t.Run(layer.Name, func(t *testing.T) {
 			t.Parallel()
-			w := worldOf(t, layer, workers...)
+			w := worldOf(t, layer, Shape{Workers: workers})
 			w.takes = thought
 			foreseen, err := Foresee(t.Context(), Foresight{Graph: Graph(workers...), Options: w.options(), Took: thought, Now: w.clk.Now()})
 			require.NoError(t, err)
