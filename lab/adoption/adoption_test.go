@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,7 +28,16 @@ import (
 
 var world *migrationtest.World
 
+// programEnv makes the test binary the program, for what another process has to do.
+const programEnv = "ADOPTION_MIGRATE"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(programEnv) != "" {
+		cli.PrepareProcess()
+		os.Exit(int(cli.Run(context.Background(), cli.App{
+			In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: cli.Version{Version: "v0.0.0-test"},
+		}, os.Args[1:])))
+	}
 	os.Exit(migrationtest.Main(m, func(w *migrationtest.World) { world = w }))
 }
 
@@ -38,6 +48,8 @@ type operator struct {
 	wrap func(http.RoundTripper) http.RoundTripper
 	// clock is the machine's; nil is a right one.
 	clock clock.WithTicker
+	// apart has every command be a process of its own.
+	apart bool
 	// hard ends the work at once; nil never.
 	hard context.Context //nolint:containedctx // it stands for a second Ctrl-C
 	dir  string
@@ -63,10 +75,23 @@ func newOperator(tb testing.TB, c *migrationtest.Cluster, name string) *operator
 // migrate runs the program and returns what it said.
 func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, stdout, stderr string) {
 	var out, errs bytes.Buffer
+	args = append(args, "--kubeconfig", filepath.Join(o.dir, "kubeconfig"))
+	if o.apart {
+		self, err := os.Executable()
+		if err != nil {
+			return cli.CodeError, "", err.Error()
+		}
+		command := exec.CommandContext(ctx, self, args...)
+		command.Env, command.Stdout, command.Stderr = []string{"USER=" + o.name, "CI=true", programEnv + "=1"}, &out, &errs
+		if err := command.Run(); command.ProcessState == nil {
+			return cli.CodeError, "", err.Error()
+		}
+		return cli.Code(command.ProcessState.ExitCode()), out.String(), errs.String()
+	}
 	code = cli.Run(ctx, cli.App{
 		Out: &out, Err: &errs, Environ: []string{"USER=" + o.name, "CI=true"}, Wrap: o.wrap, Hard: o.hard, Clock: o.clock,
 		Version: cli.Version{Version: "v0.0.0-test"},
-	}, append(args, "--kubeconfig", filepath.Join(o.dir, "kubeconfig")))
+	}, args)
 	return code, out.String(), errs.String()
 }
 

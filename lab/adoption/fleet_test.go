@@ -3,6 +3,7 @@ package adoption
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -143,6 +144,66 @@ func (x *takeover) fleetIsReplaced(y *takeover) {
 	at := slices.IndexFunc(first, func(e history.Event) bool { return e.Type == history.StepStarted && e.Phase == plan.PhaseControlPlane })
 	require.GreaterOrEqual(x, at, 0)
 	assert.False(x, first[at].TS.Before(last[len(last)-1].TS), "the canary's machines are replaced before anything of the other cluster")
+}
+
+// TestAFleetHoldsWhenTwoClustersFailAlike: the third one is left alone until somebody ends the hold, and then all of them come to their end.
+func TestAFleetHoldsWhenTwoClustersFailAlike(t *testing.T) {
+	t.Parallel()
+	clusters := []*migrationtest.Cluster{
+		world.Cluster(t, migrationtest.ClusterOptions{Workers: 1}), world.Cluster(t, migrationtest.ClusterOptions{Workers: 1}), world.Cluster(t, migrationtest.ClusterOptions{Workers: 1}),
+	}
+	o := newOperator(t, clusters[0], "mary")
+	names := make([]string, 0, len(clusters))
+	for _, c := range clusters {
+		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".crt"), c.CACert, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(o.dir, c.ID+".key"), c.CAKey, 0o600))
+		names = append(names, c.ID)
+	}
+	file := filepath.Join(o.dir, "fleet.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `apiVersion: migration.giantswarm.io/v1alpha1
+kind: Fleet
+metadata: {name: held-%s}
+spec:
+  waves: [{name: all, clusters: {names: [%s]}, until: adopt}]
+`, names[0], strings.Join(names, ", ")), 0o600))
+	o.wrap = noMachines
+
+	code, out, said := o.fleet(t.Context(), file)
+	require.Equal(t, cli.CodeDecision, code, said)
+	var r fleet.Report
+	decodeInto(t, out, &r)
+	require.NotNil(t, r.Hold, said)
+	assert.ElementsMatch(t, names[:2], r.Hold.Clusters)
+	assert.Contains(t, said, "--release")
+	m, err := migrate.Read(t.Context(), reader(t), clusters[2].Namespace, clusters[2].ID)
+	require.NoError(t, err)
+	assert.Nil(t, m, "nothing was begun with the third one")
+
+	// Held is held, for whoever comes, also when what was wrong is right again.
+	o.wrap = nil
+	code, _, said = o.fleet(t.Context(), file)
+	assert.NotEqual(t, cli.CodeOK, code, said)
+	for _, c := range clusters {
+		assert.False(t, adopted(t, c), c.ID)
+	}
+	code, _, said = o.fleet(t.Context(), file, "--release", "the quota is larger now, CHG-4712")
+	require.Equal(t, cli.CodeOK, code, said)
+	for _, c := range clusters {
+		assert.True(t, adopted(t, c), c.ID)
+	}
+}
+
+// noMachines is the way to a management cluster in which nobody may make Machines.
+func noMachines(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		if !changes(request) || !strings.Contains(request.URL.Path, "/machines/") {
+			return next.RoundTrip(request)
+		}
+		status := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"exceeded quota: machines","reason":"Forbidden","code":403}`
+		return &http.Response{
+			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(status)), Request: request,
+		}, nil
+	})
 }
 
 func adopted(t *testing.T, c *migrationtest.Cluster) bool {

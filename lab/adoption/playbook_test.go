@@ -86,8 +86,9 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	assert.Contains(t, said, "--playbook "+first)
 	x.assertReplaced(1)
 
-	// Somebody else, on another machine, whose run waits for the next window and is there when it opens. Windows begin with a minute.
+	// Somebody else, with a process of their own, whose run waits for the next window and is there when it opens. Windows begin with a minute.
 	second := newOperator(t, x.o.c, "katherine")
+	second.apart = true
 	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
 	code, _, said = until(second, "--wait", "--playbook", second.book(t, "second", time.Until(opens), time.Hour, "  workers: {surge: 2}\n"))
 	require.Equal(t, cli.CodeOK, code, said)
