@@ -68,6 +68,8 @@ type Roller struct {
 	Surge int64
 	// ControlPlanes is how many control plane machines there are in the end; less than two is one.
 	ControlPlanes int64
+	// Slowest is how long a message to the new member of etcd and back may take before it gets its vote; zero is NearEnough.
+	Slowest time.Duration
 	// DrainFor is how long a node may take to drain; zero is the patience of every step. Force deletes what has not left by then.
 	DrainFor time.Duration
 	Force    bool
