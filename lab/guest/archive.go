@@ -37,6 +37,17 @@ type ContainerImage struct {
 	Links map[string]string `json:",omitempty"`
 	// User that runs the programs; root when empty.
 	User string `json:",omitempty"`
+	// Env is what programs find in their environment, besides PATH.
+	Env []string `json:",omitempty"`
+}
+
+// EtcdImage is etcd under a name, for guests whose processors are emulated: in those that share two processors a message takes up to two seconds to the other one and back, and
+// members that hear nothing of their leader for the usual second elect all the time. Flags are stronger.
+func EtcdImage(ref string) ContainerImage {
+	return ContainerImage{
+		Ref: ref, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl},
+		Env: []string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000"},
+	}
 }
 
 // containerImages lists what is preloaded: first what kubeadm asks for, then the lab's own.
@@ -51,7 +62,7 @@ func containerImages() []ContainerImage {
 		kube(builder.ControllerManager, false),
 		kube(builder.Scheduler, false),
 		kube(builder.KubeProxy, true),
-		{Ref: etcdImage, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl}},
+		EtcdImage(etcdImage),
 		{Ref: coreDNSImage, Programs: map[string]string{"/coredns": builder.CoreDNS}, Entrypoint: []string{"/coredns"}},
 		{Ref: pauseImage, Programs: map[string]string{"/pause": Pause}, Entrypoint: []string{"/pause"}},
 		{Ref: NetworkImage, Tools: true, Programs: map[string]string{"/opt/bin/flanneld": flannel, "/opt/bin/flannel-cni": flannelCNI}},
@@ -121,7 +132,7 @@ func (ci ContainerImage) build(layers []v1.Layer, assets builder.Assets, epoch t
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Created = v1.Time{Time: epoch}
-	config.Config.Env = []string{"PATH=" + searchPath}
+	config.Config.Env = append([]string{"PATH=" + searchPath}, ci.Env...)
 	config.Config.Entrypoint = ci.Entrypoint
 	config.Config.User = ci.User
 	return mutate.ConfigFile(img, config)

@@ -59,7 +59,7 @@ func nextImages() []guest.ContainerImage {
 	}
 	all := []guest.ContainerImage{
 		kube(builder.APIServer), kube(builder.ControllerManager), kube(builder.Scheduler),
-		{Ref: nextEtcd, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl}},
+		guest.EtcdImage(nextEtcd),
 		{Ref: nextPause, Programs: map[string]string{"/pause": guest.Pause}, Entrypoint: []string{"/pause"}},
 	}
 	for _, i := range images() {

@@ -127,10 +127,7 @@ func images() []guest.ContainerImage {
 		kube(builder.ControllerManager, false),
 		kube(builder.Scheduler, false),
 		kube(builder.KubeProxy, true),
-		{
-			Ref:      registry + "etcd:" + etcdTag,
-			Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl},
-		},
+		guest.EtcdImage(registry + "etcd:" + etcdTag),
 		{Ref: registry + "pause:" + pauseTag, Programs: map[string]string{"/pause": guest.Pause}, Entrypoint: []string{"/pause"}},
 		other("k8s-setup-network-environment:"+environmentTag, "/k8s-setup-network-environment"),
 		other("k8s-api-healthz:"+healthzTag, "/k8s-api-healthz"),
