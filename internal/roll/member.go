@@ -182,8 +182,8 @@ func (c *Roller) Join(ctx context.Context) error {
 const steady = 3
 
 // NearEnough is how long a message to the new member and back may take where nobody says more: half of the time after which etcd elects another leader, as kubeadm and the
-// legacy operators leave it. etcd measures it with requests of their own (etcd_network_peer_round_trip_time_seconds, server/etcdserver/api/rafthttp/probing_status.go), which on
-// emulated machines begin with a handshake of TLS each time and take longer than a message of raft does.
+// legacy operators leave it. etcd measures it with requests of their own (etcd_network_peer_round_trip_time_seconds, server/etcdserver/api/rafthttp/probing_status.go), which take
+// longer than a message of raft where they begin with a handshake of TLS.
 const NearEnough = 500 * time.Millisecond
 
 // Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected, and near enough as far as that was measured, is looked at
