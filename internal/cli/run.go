@@ -416,14 +416,8 @@ func (o *runOptions) check() error {
 			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(migrate.Gates(), ", "), didYouMean(gate, migrate.Gates()))
 		}
 	}
-	if o.given != nil && o.given("etcd-latency") && (o.nearEnough <= 0 || o.nearEnough > time.Minute) {
-		return usage("--etcd-latency 500ms", "--etcd-latency is %s; it can be up to 1m", o.nearEnough)
-	}
-	if o.limit < 0 || o.surge < 0 || o.abreast < 0 {
-		return usage("", "--max-workers, --surge and --concurrency cannot be negative")
-	}
-	if (o.controlPlanes != 0 || o.given != nil && o.given("control-planes")) && !slices.Contains(playbook.ControlPlanes(), o.controlPlanes) {
-		return usage("", "--control-planes is %d; it can be %s: etcd needs an odd number of members", o.controlPlanes, playbook.Said(playbook.ControlPlanes()))
+	if err := o.checkNumbers(); err != nil {
+		return err
 	}
 	if _, err := o.probe.questions(); err != nil {
 		return err
@@ -432,6 +426,19 @@ func (o *runOptions) check() error {
 		return err
 	}
 	return knownPhase("--to", o.to)
+}
+
+func (o *runOptions) checkNumbers() error {
+	said := func(flag string) bool { return o.given != nil && o.given(flag) }
+	switch {
+	case said("etcd-latency") && (o.nearEnough <= 0 || o.nearEnough > time.Minute):
+		return usage("--etcd-latency "+roll.NearEnough.String(), "--etcd-latency is %s; it can be up to 1m", o.nearEnough)
+	case o.limit < 0, o.surge < 0, o.abreast < 0:
+		return usage("", "--max-workers, --surge and --concurrency cannot be negative")
+	case (o.controlPlanes != 0 || said("control-planes")) && !slices.Contains(playbook.ControlPlanes(), o.controlPlanes):
+		return usage("", "--control-planes is %d; it can be %s: etcd needs an odd number of members", o.controlPlanes, playbook.Said(playbook.ControlPlanes()))
+	}
+	return nil
 }
 
 // sleep waits until a time has come by the clock on the wall, also when the machine slept meanwhile, or until Ctrl-C. Nothing is asked meanwhile.

@@ -252,7 +252,7 @@ func (w *world) agree(gate string) {
 	object, err := Read(context.Background(), w.api, "org-acme", "al9qy")
 	assert.NoError(w.t, err) //nolint:testifylint // as in gapless
 	approval := migrationv1alpha1.Approval{Gate: gate, By: "bea@anubis", Reason: "CHG-4711", At: metav1.NewTime(w.clk.Now()), Until: new(metav1.NewTime(w.clk.Now().Add(w.validFor(gate))))}
-	assert.NoError(w.t, Approve(context.Background(), w.api, object, approval)) //nolint:testifylint // as in gapless
+	assert.NoError(w.t, Approve(context.Background(), w.api, object, approval))
 }
 
 // goOn is somebody who ends the pause that a failure left, if one did.
@@ -260,7 +260,7 @@ func (w *world) goOn() {
 	object, err := Read(context.Background(), w.api, "org-acme", "al9qy")
 	assert.NoError(w.t, err) //nolint:testifylint // as in gapless
 	if object != nil && object.Spec.Pause != nil {
-		assert.NoError(w.t, SetPause(context.Background(), w.api, object, nil)) //nolint:testifylint // as in gapless
+		assert.NoError(w.t, SetPause(context.Background(), w.api, object, nil))
 	}
 }
 
