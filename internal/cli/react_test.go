@@ -328,3 +328,20 @@ func TestOnlyTheGateIsAskedWhileItIsShut(t *testing.T) {
 	require.NoError(t, s.rest(t.Context(), "al9qy", o, result))
 	assert.Zero(t, asked)
 }
+
+// TestNumbersThatMeanNothingAreRefused before anything is looked at: there is no cluster here.
+func TestNumbersThatMeanNothingAreRefused(t *testing.T) {
+	t.Parallel()
+	for flags, want := range map[string]string{
+		"--max-workers=-1":   "cannot be negative",
+		"--surge=-1":         "cannot be negative",
+		"--concurrency=-1":   "cannot be negative",
+		"--control-planes=2": "--control-planes is 2; it can be 1, 3, 5",
+		"--etcd-latency=0s":  "--etcd-latency is 0s; it can be up to 1m",
+		"--etcd-latency=2m":  "--etcd-latency is 2m0s; it can be up to 1m",
+	} {
+		got := run(t, "run", "al9qy", "--yes", flags)
+		assert.Equal(t, CodeUsage, got.code, flags)
+		assert.Contains(t, got.stderr, want, flags)
+	}
+}
