@@ -79,14 +79,11 @@ func (w *world) migrates(ctx context.Context, until string, more ...string) hist
 	return report
 }
 
-// emulatedLatency is how long a question of etcd's to an emulated member may take: each begins with a handshake of TLS, which messages of raft do not need.
-const emulatedLatency = "3s"
-
 // controlPlaneComesAndGoes stops right before the point of no return, and goes back from there.
 func (w *world) controlPlaneComesAndGoes(ctx context.Context) {
 	before := w.legacyPods(ctx)
 	code, out := w.tryMigrate(ctx, w.runArguments("--until", "control-plane", "--approve", "control-plane", "--patience", "1h",
-		"--etcd-snapshot", filepath.Join(w.work, "before.db"), "--etcd-latency", emulatedLatency, "-o", "json")...)
+		"--etcd-snapshot", filepath.Join(w.work, "before.db"), "-o", "json")...)
 	require.Equal(w.t, cli.CodeWaiting, code, out)
 	w.oneVoterMore(ctx)
 	code, out = w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
@@ -119,7 +116,7 @@ func (w *world) oneVoterMore(ctx context.Context) {
 
 // controlPlaneMoves crosses the point of no return.
 func (w *world) controlPlaneMoves(ctx context.Context) {
-	w.migrates(ctx, "control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"), "--etcd-latency", emulatedLatency)
+	w.migrates(ctx, "control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"))
 	table := w.members(ctx)
 	require.Len(w.t, table.Members, 1)
 	assert.Equal(w.t, etcd.Leader, table.Members[0].Role)
