@@ -29,12 +29,14 @@ func TestReleaseOfThisTree(t *testing.T) {
 	files := build(t)
 	assert.Equal(t, []string{
 		"cluster-template-clusterclass.yaml", "cluster-template-ignition.yaml", "cluster-template-single-control-plane.yaml",
-		"cluster-template.yaml", "clusterclass-kvm.yaml", "infrastructure-components.yaml", "metadata.yaml",
+		"cluster-template.yaml", "clusterclass-kvm.yaml", "infrastructure-components.yaml", "metadata.yaml", "vertical-pod-autoscaler.yaml",
 	}, slices.Sorted(maps.Keys(files)))
 	components := string(files[artifacts.ComponentsFile])
 	assert.Contains(t, components, "image: ghcr.io/giantswarm/cluster-api-provider-kvm-controller:"+version)
 	assert.Contains(t, components, "--launcher-image=ghcr.io/giantswarm/cluster-api-provider-kvm-launcher:"+version)
 	assert.NotContains(t, components, ":dev")
+	assert.Contains(t, components, "name: capk-controller-manager")
+	assert.Contains(t, string(files[artifacts.AutoscalerFile]), "kind: VerticalPodAutoscaler\nmetadata:\n  labels:\n    cluster.x-k8s.io/provider: infrastructure-kvm\n  name: capk-controller-manager\n  namespace: capk-system\n")
 }
 
 func TestSameTreeSameBytes(t *testing.T) {

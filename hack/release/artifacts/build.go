@@ -21,6 +21,9 @@ const (
 	MetadataFile   = "metadata.yaml"
 )
 
+// AutoscalerFile sizes the manager's pod. clusterctl does not install it: not every management cluster has the kind.
+const AutoscalerFile = "vertical-pod-autoscaler.yaml"
+
 // Files are the files of a release by name.
 type Files map[string][]byte
 
@@ -33,7 +36,7 @@ var (
 	images = regexp.MustCompile(`(ghcr\.io/giantswarm/cluster-api-provider-kvm-[a-z-]+)(:[A-Za-z0-9_.-]+|@sha256:[0-9a-f]+)?`)
 )
 
-// Build makes all files of a release. Steps: render the components and tag their images; take metadata and templates as they are;
+// Build makes all files of a release. Steps: render the components and tag their images; render the autoscaler; take metadata and templates as they are;
 // verify everything.
 func Build(root, version string) (Files, error) {
 	if !versions.MatchString(version) {
@@ -43,7 +46,14 @@ func Build(root, version string) (Files, error) {
 	if err != nil {
 		return nil, err
 	}
+	autoscaler, err := Render(filepath.Join(root, "config", "vpa"))
+	if err != nil {
+		return nil, err
+	}
 	files := Files{ComponentsFile: components}
+	if files[AutoscalerFile], err = Encode(autoscaler); err != nil {
+		return nil, err
+	}
 	paths, err := filepath.Glob(filepath.Join(root, "templates", "cluster*.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("listing the templates: %w", err)
