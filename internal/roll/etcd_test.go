@@ -325,3 +325,19 @@ func TestAWayBackIsNotRefusedForTheMachineItIsTakenFor(t *testing.T) {
 		})
 	}
 }
+
+// TestAKubeletThatAsksForACertificateIsNamed: this is what the library says of its answer.
+func TestAKubeletThatAsksForACertificateIsNamed(t *testing.T) {
+	t.Parallel()
+	c := &Roller{DialPod: func(context.Context, string, string, int) (net.Conn, error) {
+		return nil, errors.New("connecting to port 443 of pod kube-system/kube-apiserver-al9qy-m4mcm: error upgrading connection: unable to upgrade connection: Unauthorized")
+	}}
+	_, err := c.dialPod(t.Context(), "kube-apiserver-al9qy-m4mcm", 443)
+	require.ErrorContains(t, err, "pod kube-system/kube-apiserver-al9qy-m4mcm")
+	require.ErrorContains(t, err, "an API server without --kubelet-client-certificate, as the legacy one, has none")
+	c.DialPod = func(context.Context, string, string, int) (net.Conn, error) {
+		return nil, errors.New("no route to host")
+	}
+	_, err = c.dialPod(t.Context(), "kube-apiserver-al9qy-m4mcm", 443)
+	require.EqualError(t, err, "no route to host")
+}

@@ -74,7 +74,7 @@ func (c *Roller) etcdOn(node string) (*etcd.Client, error) {
 	return etcd.New(etcd.Options{
 		Endpoints: []etcd.Endpoint{{URL: ownEndpoint()}}, TLS: c.Credentials,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return c.DialPod(ctx, systemNamespace, etcdPod+node, clientPort)
+			return c.dialPod(ctx, etcdPod+node, clientPort)
 		},
 	})
 }
@@ -93,9 +93,18 @@ func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {
 	}
 	config := rest.CopyConfig(c.Inside)
 	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return c.DialPod(ctx, systemNamespace, apiServerPod+node.GetName(), c.securePort())
+		return c.dialPod(ctx, apiServerPod+node.GetName(), c.securePort())
 	}
 	return config, nil
+}
+
+// dialPod connects to a port of a pod on a new machine, and says why its kubelet may refuse that (docs/decisions/0024).
+func (c *Roller) dialPod(ctx context.Context, pod string, port int) (net.Conn, error) {
+	conn, err := c.DialPod(ctx, systemNamespace, pod, port)
+	if err != nil && strings.HasSuffix(err.Error(), "Unauthorized") {
+		return nil, fmt.Errorf("%w: the kubelet asks for a certificate, and an API server without --kubelet-client-certificate, as the legacy one, has none (docs/runbook.md, control-plane/server)", err)
+	}
+	return conn, err
 }
 
 // AwaitServer waits until the new machine has a Node, its API server a pod that is ready, and the Node its way to Services: an API server without it serves, but calls
