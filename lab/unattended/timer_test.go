@@ -77,13 +77,14 @@ func TestTheTimerRuns(t *testing.T) {
 	}, patience, time.Second)
 	require.True(t, twice, heard(log)+heard(said))
 	var state string
-	require.Eventually(t, func() bool {
+	atRest := assert.Eventually(t, func() bool {
 		command := exec.CommandContext(t.Context(), "systemctl", "--user", "show", "migrate@"+id+".service", "--property", "Result,ExecMainStatus,ActiveState")
 		command.Env = environ
 		out, err := command.CombinedOutput()
 		state = string(out)
 		return err == nil && strings.Contains(state, "ActiveState=inactive\n")
-	}, patience, 100*time.Millisecond, "%s", &state)
+	}, patience, 100*time.Millisecond)
+	require.True(t, atRest, state)
 	assert.Contains(t, state, "ExecMainStatus="+strconv.Itoa(int(cli.CodeBlocked))+"\n")
 	assert.Contains(t, state, "Result=success\n", "a check that is in the way is an ordinary end")
 }
