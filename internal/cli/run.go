@@ -956,7 +956,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, DialPod: kube.PodDialer(inside), Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanesOf(u.object)), Slowest: o.nearEnough,
+		Inside: inside, PodDialer: func(config *rest.Config) roll.DialPod { return kube.PodDialer(config) }, Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanesOf(u.object)), Slowest: o.nearEnough,
 		DrainFor: time.Duration(o.drain.Timeout), Force: drain.OnTimeout(o.drain.OnTimeout) == drain.Force,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },

@@ -204,5 +204,5 @@ func ControlPlane() []string {
 
 // BehindNoReturn are the steps from the point of no return to where a cluster can rest again. A test holds the list to the graph.
 func BehindNoReturn() []string {
-	return []string{"control-plane/leave", "control-plane/retire", "control-plane/recognize", "control-plane/hand-over", "control-plane/refer"}
+	return []string{"control-plane/leave", "control-plane/retire", "control-plane/unreach", "control-plane/recognize", "control-plane/hand-over", "control-plane/refer"}
 }

@@ -136,11 +136,22 @@ func Transient(err error) bool {
 	case errors.As(err, &stream), utilnet.IsHTTP2ConnectionLost(err), utilnet.IsProbableEOF(err):
 		// An API server that gives up on a request after its headers are sent resets the stream; one that ends sends everybody away.
 		return true
+	case Alert(err) == "tls: internal error":
+		return true // So an ingress says in a handshake that nobody is there for the name at the moment.
 	case errors.As(err, &address):
 		return address.Timeout() || address.Temporary()
 	default:
 		return false
 	}
+}
+
+// Alert is what the other side said when it ended a handshake, in the words of crypto/tls; empty when it said nothing. The kind of error is not exported there.
+func Alert(err error) string {
+	var refused *net.OpError
+	if !errors.As(err, &refused) || refused.Op != "remote error" {
+		return ""
+	}
+	return refused.Err.Error()
 }
 
 // Conflict tells that an object was changed between reading and writing it: whoever reads again may go on.

@@ -219,6 +219,12 @@ func (s Shape) Graph() []Phase {
 				VerifyUndo: inTurn((*roll.Roller).VerifyDetached, (*roll.Roller).VerifyParted),
 			},
 			{
+				ID: "control-plane/reach", Title: "give the new API server a name of its own in the management cluster's ingress",
+				Why: "the legacy API server cannot ask the new machine's kubelet, and both will answer to the old name",
+				Act: rolling((*roll.Roller).Reach), Verify: rolling((*roll.Roller).VerifyReach),
+				Undo: rolling((*roll.Roller).Unreach), VerifyUndo: rolling((*roll.Roller).VerifyUnreached),
+			},
+			{
 				ID: "control-plane/boot", Title: "look into the machine's bootstrap data, and let its VM start",
 				Why: "a machine that joins instead of initializing would fail, or worse",
 				Act: rolling((*roll.Roller).Boot), Verify: rolling((*roll.Roller).VerifyBooted),
@@ -283,6 +289,12 @@ func (s Shape) Graph() []Phase {
 				Why:    "without etcd its API server fails, and its liveness probe would make the VM again",
 				Urgent: true, Irreversible: true,
 				Act: rolling((*roll.Roller).RetireMaster), Verify: rolling((*roll.Roller).VerifyRetired),
+			},
+			{
+				ID: "control-plane/unreach", Title: "take the new API server's own name away",
+				Why:          "the old name leads to it alone",
+				Irreversible: true,
+				Act:          rolling((*roll.Roller).Unreach), Verify: rolling((*roll.Roller).VerifyUnreached),
 			},
 			{
 				ID: "control-plane/recognize", Title: "let the new Machine find its Node",

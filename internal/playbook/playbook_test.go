@@ -380,13 +380,13 @@ func TestLearntReserves(t *testing.T) {
 	}
 	assert.Equal(t, 8*time.Hour, read(t, "spec: {windows: {timeZone: UTC, noReturn: 8h}}\n").Spec.Windows.Reserves(estimates).NoReturn)
 
-	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: learnt, controlPlane: 6h, noReturn: learnt, open: [{name: n, cron: 0 0 * * *, duration: 8h}]}}\n").Lint(time.Unix(0, 0), estimates)
+	doubts, err := read(t, "spec: {windows: {timeZone: UTC, cutoff: learnt, controlPlane: 7h, noReturn: learnt, open: [{name: n, cron: 0 0 * * *, duration: 8h}]}}\n").Lint(time.Unix(0, 0), estimates)
 	require.NoError(t, err)
 	assert.Equal(t, []string{
 		"spec.windows.cutoff: it is learnt, and what it rests on was measured 1 times; less than 5 say little of what nine of ten stay below",
 		"spec.windows.noReturn: it is learnt, and what it rests on was measured 1 times; less than 5 say little of what nine of ten stay below",
 	}, doubts)
-	doubts, err = read(t, "spec: {windows: {timeZone: UTC, cutoff: 20m, controlPlane: 6h, open: [{name: n, cron: 0 0 * * *, duration: 8h}]}}\n").Lint(time.Unix(0, 0), estimates)
+	doubts, err = read(t, "spec: {windows: {timeZone: UTC, cutoff: 20m, controlPlane: 7h, open: [{name: n, cron: 0 0 * * *, duration: 8h}]}}\n").Lint(time.Unix(0, 0), estimates)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"spec.windows.cutoff: it is 20m0s, and one in ten workers took longer than 22m0s"}, doubts)
 }

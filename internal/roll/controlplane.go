@@ -44,9 +44,9 @@ type Roller struct {
 	Credentials etcd.TLS
 	// EtcdPrefix is what the API server puts before its keys.
 	EtcdPrefix string
-	// Inside is how the workload cluster is reached by its name, and DialPod how one of its API servers is told from the other.
-	Inside  *rest.Config
-	DialPod DialPod
+	// Inside is how the workload cluster is reached by its name, and PodDialer makes of such a way one to ports of pods.
+	Inside    *rest.Config
+	PodDialer func(config *rest.Config) DialPod
 	// Gate says whether this run may change anything now: etcd is asked directly, past the writers that ask it.
 	Gate func(ctx context.Context) error
 	// Gated makes a configuration of Inside's kind for code that writes by itself.

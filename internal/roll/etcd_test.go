@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -193,7 +194,9 @@ spec: {providerID: kvm://al9qy/al9qy-cp-x}
 		}
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
-	c.DialPod = func(ctx context.Context, _, _ string, _ int) (net.Conn, error) { return dial(ctx, "new", fresh) }
+	c.PodDialer = func(*rest.Config) DialPod {
+		return func(ctx context.Context, _, _ string, _ int) (net.Conn, error) { return dial(ctx, "new", fresh) }
+	}
 	c.Members, err = etcd.New(etcd.Options{
 		Endpoints: []etcd.Endpoint{{URL: "https://etcd.test:443"}}, TLS: c.Credentials,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "legacy", old) },
@@ -324,20 +327,4 @@ func TestAWayBackIsNotRefusedForTheMachineItIsTakenFor(t *testing.T) {
 			assert.Equal(t, test.left, left)
 		})
 	}
-}
-
-// TestAKubeletThatAsksForACertificateIsNamed: this is what the library says of its answer.
-func TestAKubeletThatAsksForACertificateIsNamed(t *testing.T) {
-	t.Parallel()
-	c := &Roller{DialPod: func(context.Context, string, string, int) (net.Conn, error) {
-		return nil, errors.New("connecting to port 443 of pod kube-system/kube-apiserver-al9qy-m4mcm: error upgrading connection: unable to upgrade connection: Unauthorized")
-	}}
-	_, err := c.dialPod(t.Context(), "kube-apiserver-al9qy-m4mcm", 443)
-	require.ErrorContains(t, err, "pod kube-system/kube-apiserver-al9qy-m4mcm")
-	require.ErrorContains(t, err, "an API server without --kubelet-client-certificate, as the legacy one, has none")
-	c.DialPod = func(context.Context, string, string, int) (net.Conn, error) {
-		return nil, errors.New("no route to host")
-	}
-	_, err = c.dialPod(t.Context(), "kube-apiserver-al9qy-m4mcm", 443)
-	require.EqualError(t, err, "no route to host")
 }

@@ -82,31 +82,6 @@ func (c *Roller) etcdOn(node string) (*etcd.Client, error) {
 // ownEndpoint is that of a member as its own machine calls it.
 func ownEndpoint() string { return "https://localhost:" + strconv.Itoa(clientPort) }
 
-// newServerConfig is the way to the new API server, whoever answers under the old name.
-func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {
-	node, err := c.newNode(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if node == nil {
-		return nil, fmt.Errorf("%w: the new machine has no Node", adopt.ErrReplaced)
-	}
-	config := rest.CopyConfig(c.Inside)
-	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return c.dialPod(ctx, apiServerPod+node.GetName(), c.securePort())
-	}
-	return config, nil
-}
-
-// dialPod connects to a port of a pod on a new machine, and says why its kubelet may refuse that (docs/decisions/0024).
-func (c *Roller) dialPod(ctx context.Context, pod string, port int) (net.Conn, error) {
-	conn, err := c.DialPod(ctx, systemNamespace, pod, port)
-	if err != nil && strings.HasSuffix(err.Error(), "Unauthorized") {
-		return nil, fmt.Errorf("%w: the kubelet asks for a certificate, and an API server without --kubelet-client-certificate, as the legacy one, has none (docs/runbook.md, control-plane/server)", err)
-	}
-	return conn, err
-}
-
 // AwaitServer waits until the new machine has a Node, its API server a pod that is ready, and the Node its way to Services: an API server without it serves, but calls
 // no webhook and no aggregated API, so that what a webhook must see fails as soon as it is asked. It stops early when its bootstrap failed.
 func (c *Roller) AwaitServer(ctx context.Context) error {
@@ -162,7 +137,7 @@ type resource struct {
 
 // VerifyServer compares the new API server with the old one before anybody else asks it: both look at the same etcd, so everything has to be the same.
 //
-//  1. it answers under the cluster's name with a certificate of the cluster's authority,
+//  1. it answers to its own name with a certificate of the cluster's authority,
 //  2. it has the settings by which the old one knows people and keeps records,
 //  3. aggregated APIs answer through it as well: that it reaches Services, and webhooks with them, was waited for before,
 //  4. every resource that both serve has the same objects, by UID and resource version,
@@ -180,8 +155,15 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 	if s.before, err = newServer(c.Inside); err != nil {
 		return fmt.Errorf("asking the old API server: %w", err)
 	}
+	since := c.Clock.Now()
 	err = c.poll(ctx, func(context.Context) (string, error) {
-		if s.after, err = newServer(config); err != nil {
+		s.after, err = newServer(config)
+		switch {
+		case misled(err) && c.Clock.Since(since) < ingressTakes:
+			return "the management cluster's ingress to lead to " + config.ServerName, nil
+		case misled(err):
+			return "", c.elsewhere(err)
+		case err != nil:
 			return "", fmt.Errorf("asking the new API server: %w", err)
 		}
 		// The new machine's way to Services takes a while to come up.

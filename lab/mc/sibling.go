@@ -35,8 +35,9 @@ func (c *Cluster) NewSibling(name string, addresses []net.IP, names ...string) (
 	}
 	ips := append([]net.IP{net.ParseIP(loopback)}, addresses...)
 	for file, about := range map[string]pki.Names{
-		certEtcd:      {CommonName: name, DNS: []string{"localhost", name}, IPs: ips},
-		certAPIServer: {CommonName: "kube-apiserver", DNS: append([]string{"localhost", "kubernetes.default.svc"}, names...), IPs: ips},
+		certEtcd: {CommonName: name, DNS: []string{"localhost", name}, IPs: ips},
+		// kubeadm puts the machine's own name in as well (kubernetes, cmd/kubeadm/app/util/pkiutil/pki_helpers.go, GetAPIServerAltNames).
+		certAPIServer: {CommonName: "kube-apiserver", DNS: append([]string{"localhost", "kubernetes.default.svc", name}, names...), IPs: ips},
 	} {
 		pair, err := c.ca.Issue(about)
 		if err != nil {
@@ -75,7 +76,7 @@ func (s *Sibling) Etcd(members []string) (Process, error) {
 	return p, nil
 }
 
-// APIServer describes the API server, which asks the machine's own etcd.
+// APIServer describes the API server, which asks the machine's own etcd, and shows kubelets a certificate, also where the cluster's other one does not.
 func (s *Sibling) APIServer() (Process, error) {
 	httpClient, err := s.cluster.clientWith(certEtcdClient)
 	if err != nil {
@@ -86,6 +87,7 @@ func (s *Sibling) APIServer() (Process, error) {
 	p.Argv = append(p.Argv,
 		"--bind-address="+s.Address.String(), "--secure-port=443",
 		"--tls-cert-file="+s.file(certAPIServer+".crt"), "--tls-private-key-file="+s.file(certAPIServer+".key"), "--audit-log-path="+s.file("audit.log"),
+		"--kubelet-client-certificate="+s.cluster.file(certKubeletClient+".crt"), "--kubelet-client-key="+s.cluster.file(certKubeletClient+".key"),
 	)
 	p.Ready = healthy(httpClient, p.URL+"/readyz?verbose")
 	return p, nil

@@ -25,6 +25,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,9 +34,9 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/ingress"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/manifest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
-	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/seed"
 )
@@ -377,6 +378,8 @@ func (c *Cluster) startWorkload(ctx context.Context) error {
 		ExtraArgs: map[string][]string{
 			builder.APIServer: {
 				"--etcd-prefix=giantswarm.io",
+				// The legacy API server comes to kubelets as nobody (legacy-system.md 6.2).
+				"--kubelet-client-certificate=", "--kubelet-client-key=",
 				"--tls-sni-cert-key=" + filepath.Join(dir, "api.crt") + "," + filepath.Join(dir, "api.key") + ":" + c.APIDomain,
 			},
 			builder.Etcd: {
@@ -402,15 +405,16 @@ func (c *Cluster) etcdDomain() string { return "etcd." + c.ID + "." + dnsZone }
 // wants it.
 func (c *Cluster) publish(ctx context.Context) error {
 	c.api.set(strings.TrimPrefix(c.Workload.URL(), "https://"))
-	if err := c.publishAs(ctx, 1, c.APIDomain, c.api.next); err != nil || !c.etcd {
+	if err := c.publishAs(ctx, 1, c.APIDomain, &c.api); err != nil || !c.etcd {
 		return err
 	}
 	url, _, _, _ := c.Workload.EtcdClientFiles()
 	c.etcdName.set(strings.TrimPrefix(url, "https://"))
-	return c.publishAs(ctx, 2, c.etcdDomain(), c.etcdName.next)
+	return c.publishAs(ctx, 2, c.etcdDomain(), &c.etcdName)
 }
 
-func (c *Cluster) publishAs(ctx context.Context, network byte, name string, choose func() string) error {
+// publishAs serves a name at an address of its own. What arrives there goes where its handshake wants it to, as with one ingress for all.
+func (c *Cluster) publishAs(ctx context.Context, network byte, name string, behind *backends) error {
 	address := netip.AddrFrom4([4]byte{127, network, byte(c.number >> 8), byte(c.number)}) //nolint:gosec // Both halves of a small number.
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address.String(), "443"))
@@ -419,13 +423,30 @@ func (c *Cluster) publishAs(ctx context.Context, network byte, name string, choo
 	}
 	// Lives as long as the process: the name, not the address, is what a test ends.
 	go func() {
-		if err := labnet.RelayTo(context.WithoutCancel(ctx), listener, choose, c.world.log); err != nil {
+		server := &ingress.Server{Finder: front{name, behind, c.world.routes}, Log: c.world.log, Clock: clock.RealClock{}}
+		if err := server.Serve(context.WithoutCancel(ctx), listener); err != nil {
 			c.world.log.WithError(err).Errorf("nobody reaches %s any more", name)
 		}
 	}()
 	c.world.names.set(name, address)
 	return nil
 }
+
+// front finds who answers to a name: the backends of the cluster's own, and for any other those that an Ingress says.
+type front struct {
+	name   string
+	behind *backends
+	routes *ingress.Routes
+}
+
+func (f front) Backends(host string) ([]ingress.Backend, error) {
+	if host == "" || host == f.name {
+		return []ingress.Backend{{Address: f.behind.next()}}, nil
+	}
+	return f.routes.Backends(host)
+}
+
+func (f front) Exists(ingress.Backend) bool { return true }
 
 // backends are the addresses behind a name, which take turns.
 type backends struct {

@@ -3,6 +3,7 @@ package migrationtest
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -614,7 +615,8 @@ func create(ctx context.Context, api client.Client, objects ...client.Object) er
 
 const kubeletPort = 10250
 
-// kubelet serves connections to ports of the machine's pods, for as long as the machine lives.
+// kubelet serves connections to ports of the machine's pods, for as long as the machine lives. As kubeadm sets it up it knows nobody without a certificate of the
+// cluster's authority.
 func (g *Guest) kubelet(ctx context.Context, sibling *mc.Sibling) error {
 	pair, err := g.c.Workload.Authority().Issue(pki.Names{CommonName: sibling.Name, DNS: []string{sibling.Name}, IPs: []net.IP{sibling.Address}})
 	if err != nil {
@@ -626,14 +628,20 @@ func (g *Guest) kubelet(ctx context.Context, sibling *mc.Sibling) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/portForward/{namespace}/{pod}", func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.PeerCertificates) == 0 {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
 		portforward.ServePortForward(w, r, ports{sibling.Address}, r.PathValue("pod"), "", nil, time.Hour, time.Minute, portforward.SupportedProtocols)
 	})
 	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	known := x509.NewCertPool()
+	known.AppendCertsFromPEM(g.c.Workload.Authority().CertPEM())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
-	secured := tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
+	secured := tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: known})
 	g.done.Go(func() { _ = server.Serve(secured) }) // Ends when the machine is off.
 	g.done.Go(func() {
 		<-ctx.Done()

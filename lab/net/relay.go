@@ -15,11 +15,6 @@ import (
 // ends or the listener is closed. A listener stays in the namespace it was
 // opened in, whoever uses it: that is the way in.
 func Relay(ctx context.Context, listener net.Listener, address string, log logrus.FieldLogger) error {
-	return RelayTo(ctx, listener, func() string { return address }, log)
-}
-
-// RelayTo is [Relay] to an address that is chosen for every connection.
-func RelayTo(ctx context.Context, listener net.Listener, choose func() string, log logrus.FieldLogger) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	var wg sync.WaitGroup
@@ -33,7 +28,7 @@ func RelayTo(ctx context.Context, listener net.Listener, choose func() string, l
 			return fmt.Errorf("accepting connections on %s: %w", listener.Addr(), err)
 		}
 		wg.Go(func() {
-			if err := carry(ctx, outside, choose()); err != nil {
+			if err := carry(ctx, outside, address); err != nil {
 				log.WithError(err).Debug("relayed connection ended")
 			}
 		})

@@ -1,0 +1,192 @@
+package roll
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+)
+
+// published is the Ingress of the legacy API, with what a management cluster may have set.
+func published(change func(*networkingv1.Ingress)) legacy.Doc[networkingv1.Ingress] {
+	object := networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "al9qy", Name: "api", Labels: map[string]string{"giantswarm.io/cluster": "al9qy"},
+		Annotations: map[string]string{passThrough: "true", "external-dns.alpha.kubernetes.io/hostname": "api.al9qy.test"},
+	}}
+	change(&object)
+	return legacy.Doc[networkingv1.Ingress]{Object: object}
+}
+
+// TestTheNewServerIsAskedByItsMachinesName, until nobody else has the old name.
+func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		like        []legacy.Doc[networkingv1.Ingress]
+		class       string
+		annotations map[string]string
+	}{
+		"as nobody does":             {nil, "", map[string]string{passThrough: "true"}},
+		"of no class":                {[]legacy.Doc[networkingv1.Ingress]{published(func(*networkingv1.Ingress) {})}, "", map[string]string{passThrough: "true"}},
+		"of a class":                 {[]legacy.Doc[networkingv1.Ingress]{published(func(i *networkingv1.Ingress) { i.Spec.IngressClassName = new("nginx") })}, "nginx", map[string]string{passThrough: "true"}},
+		"of a class, as it was said": {[]legacy.Doc[networkingv1.Ingress]{published(func(i *networkingv1.Ingress) { i.Annotations[ingressClass] = "nginx" })}, "", map[string]string{passThrough: "true", ingressClass: "nginx"}},
+		"of somebody else":           {[]legacy.Doc[networkingv1.Ingress]{published(func(i *networkingv1.Ingress) { i.Labels, i.Annotations[ingressClass] = nil, "theirs" })}, "", map[string]string{passThrough: "true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := with(t, firstNew("")...)
+			c.Picture.Ingresses = test.like
+			c.Inside = &rest.Config{Host: "https://api.al9qy.test", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}}
+			asked := ""
+			c.PodDialer = func(config *rest.Config) DialPod {
+				return func(context.Context, string, string, int) (net.Conn, error) {
+					asked = config.Host + " " + config.ServerName
+					return nil, errors.New("connecting to port 2379 of pod kube-system/etcd-x: unable to upgrade connection: Unauthorized")
+				}
+			}
+			dials := func() string {
+				_, err := c.dialPod(t.Context(), "etcd-x", 2379)
+				require.ErrorContains(t, err, "pod kube-system/etcd-x")
+				require.ErrorContains(t, err, "an API server without --kubelet-client-certificate, as the legacy one, has none")
+				return asked
+			}
+
+			_, err := c.newServerConfig(t.Context())
+			require.ErrorIs(t, err, adopt.ErrReplaced, "the old server is not compared with itself")
+			assert.Equal(t, "https://api.al9qy.test ", dials())
+
+			for range 2 { // A run that goes on does it again.
+				require.NoError(t, c.Reach(t.Context()))
+				require.NoError(t, c.VerifyReach(t.Context()))
+			}
+			made, err := c.must(t.Context(), ingressKind(), "migration-al9qy-api")
+			require.NoError(t, err)
+			assert.Equal(t, test.annotations, made.GetAnnotations())
+			assert.Equal(t, test.class, text(made, "spec", "ingressClassName"))
+			require.Len(t, made.GetOwnerReferences(), 1)
+			assert.Equal(t, "Machine", made.GetOwnerReferences()[0].Kind)
+			config, err := c.newServerConfig(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, "al9qy-cp-x", config.ServerName)
+			assert.Equal(t, "https://api.al9qy.test", config.Host)
+			assert.Empty(t, c.Inside.ServerName, "the old one is still asked")
+			assert.Equal(t, "https://api.al9qy.test al9qy-cp-x", dials())
+
+			for _, kind := range []schema.GroupVersionKind{ingressKind(), coreKind("Service")} {
+				o, err := c.must(t.Context(), kind, "migration-al9qy-api")
+				require.NoError(t, err)
+				o.SetUID(types.UID(kind.Kind)) // The fake server gives none to what is applied.
+				require.NoError(t, c.Management.Client.Update(t.Context(), o))
+			}
+			for range 2 {
+				require.NoError(t, c.Unreach(t.Context()))
+				require.NoError(t, c.VerifyUnreached(t.Context()))
+			}
+			assert.Equal(t, "https://api.al9qy.test ", dials())
+		})
+	}
+}
+
+// TestAnotherMachinesNameIsNoName: the Ingress of a machine that is gone leads nowhere.
+func TestAnotherMachinesNameIsNoName(t *testing.T) {
+	t.Parallel()
+	c := with(t, append(firstNew(""), `
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {namespace: org-acme, name: migration-al9qy-api}
+spec: {rules: [{host: al9qy-cp-w}]}
+`)...)
+	require.EqualError(t, c.VerifyReach(t.Context()), `the new API server cannot be asked by its own name: Ingress org-acme/migration-al9qy-api names "al9qy-cp-w" and not the machine al9qy-cp-x`)
+}
+
+// TestServersThatProveNothingAreNotTold apart: nothing is made for them.
+func TestServersThatProveNothingAreNotToldApart(t *testing.T) {
+	t.Parallel()
+	c := with(t, firstNew("")...)
+	c.Inside = &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	require.ErrorIs(t, c.Reach(t.Context()), ErrNoWay)
+	require.NoError(t, c.VerifyUnreached(t.Context()))
+}
+
+// TestWhoeverElseAnswersIsTold from a server that is only not there: by its certificate, or by an ingress that has nobody.
+func TestWhoeverElseAnswersIsTold(t *testing.T) {
+	t.Parallel()
+	serve := func(t *testing.T, config *tls.Config) *httptest.Server {
+		t.Helper()
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.TLS, s.Config.ErrorLog = config, log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s
+	}
+	ask := func(url, name string, trusted []byte) error {
+		_, err := newServer(&rest.Config{Host: url, Timeout: time.Minute, TLSClientConfig: rest.TLSClientConfig{ServerName: name, CAData: trusted}})
+		return err
+	}
+	server := serve(t, nil)
+	empty := serve(t, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return nil, errors.New("nobody is there") // crypto/tls tells the client of an internal error
+	}})
+	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", pemOf(server))), "the legacy server")
+	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", nil)), "the ingress itself")
+	assert.True(t, misled(ask(unknowing(t), "al9qy-cp-x", nil)), "an ingress that does not know the name")
+	err := ask(empty.URL, "example.com", nil)
+	assert.False(t, misled(err), "an ingress that has nobody for it: %v", err)
+	assert.True(t, kube.Transient(err), "which is waited for: %v", err)
+	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server))), "it answers, if only that it has nothing")
+	server.Close()
+	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server))), "nobody is there")
+
+	c := with(t, firstNew("")...)
+	c.Inside = &rest.Config{Host: "https://api.al9qy.test"}
+	require.EqualError(t, c.elsewhere(errors.New("no")), "the new API server cannot be asked by its own name: whoever answers at https://api.al9qy.test is not it; the way into the workload cluster has to lead "+
+		"through the management cluster's ingress, which Ingress org-acme/migration-al9qy-api is for, with TLS passed through and the server's name in it: no")
+}
+
+// unknowing is an ingress that says of every name that it does not know it: an alert is level and reason (RFC 8446, 6; RFC 6066, 3).
+func unknowing(t *testing.T) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 4096)) // The hello.
+			_, _ = conn.Write([]byte{21, 3, 1, 0, 2, 2, 112})
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		assert.NoError(t, listener.Close())
+		serving.Wait()
+	})
+	return "https://" + listener.Addr().String()
+}
+
+// pemOf is the certificate of a test's server, which is for example.com.
+func pemOf(s *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+}
