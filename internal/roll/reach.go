@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
@@ -37,6 +38,8 @@ const (
 	ingressClass = "kubernetes.io/ingress.class"
 	// ingressTakes is how long an ingress may take to lead somewhere; a run that waits longer waits for nothing.
 	ingressTakes = time.Minute
+	// knockTakes is how long somebody may take to show a certificate.
+	knockTakes = 10 * time.Second
 )
 
 // ErrNoWay means that the new API server cannot be asked apart from the old one.
@@ -50,7 +53,7 @@ func ingressKind() schema.GroupVersionKind {
 func (c *Roller) ownName() string { return "migration-" + c.Picture.ID + "-api" }
 
 // Reach gives the new API server a name of its own in the management cluster's ingress: that of its machine. It comes before the machine boots, so that a management
-// cluster that refuses the Ingress does so while nothing has joined etcd. Steps: see that the way in is one on which the server proves who it is; make a Service of
+// cluster that refuses the Ingress does so while nothing has joined etcd. Steps: see that the kubeconfig has servers prove who they are; make a Service of
 // the machine's pod, and an Ingress like the legacy API's that leads to it. Both belong to the Machine and go with it.
 func (c *Roller) Reach(ctx context.Context) error {
 	if c.Inside.Insecure {
@@ -126,17 +129,32 @@ func (c *Roller) apiIngress() *networkingv1.Ingress {
 	return nil
 }
 
-// VerifyReach makes sure that the Ingress names the machine. Whether it leads there shows when the API server runs: see VerifyServer.
+// VerifyReach makes sure that the Ingress names the machine, and that the way into the cluster goes by names: where the legacy API server answers to any of them, both servers could
+// not be told apart later. Whether it leads to the new one shows when that one runs: see VerifyServer.
 func (c *Roller) VerifyReach(ctx context.Context) error {
 	infra, err := c.infrastructure(ctx)
 	if err != nil {
 		return err
 	}
 	host, err := c.ownHost(ctx)
-	if err == nil && host != infra.GetName() {
-		err = fmt.Errorf("%w: Ingress %s/%s names %q and not the machine %s", ErrNoWay, c.Result.Namespace, c.ownName(), host, infra.GetName())
+	if err != nil {
+		return err
 	}
-	return err
+	if host != infra.GetName() {
+		return fmt.Errorf("%w: Ingress %s/%s names %q and not the machine %s", ErrNoWay, c.Result.Namespace, c.ownName(), host, infra.GetName())
+	}
+	config := c.byOwnName(host)
+	config.Timeout = knockTakes
+	clients, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making a client for %s: %w", host, err)
+	}
+	// Nobody is there yet, and ingresses have many ways to say so.
+	_, err = clients.ServerVersion()
+	if other := (x509.HostnameError{}); errors.As(err, &other) {
+		return c.elsewhere(err)
+	}
+	return nil
 }
 
 // ownHost is the name by which the new API server is asked; empty when it has none of its own.

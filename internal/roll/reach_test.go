@@ -55,7 +55,7 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 			t.Parallel()
 			c := with(t, firstNew("")...)
 			c.Picture.Ingresses = test.like
-			c.Inside = &rest.Config{Host: "https://api.al9qy.test", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}}
+			c.Inside = &rest.Config{Host: vacant(t)}
 			asked := ""
 			c.PodDialer = func(config *rest.Config) DialPod {
 				return func(context.Context, string, string, int) (net.Conn, error) {
@@ -72,7 +72,7 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 
 			_, err := c.newServerConfig(t.Context())
 			require.ErrorIs(t, err, adopt.ErrReplaced, "the old server is not compared with itself")
-			assert.Equal(t, "https://api.al9qy.test ", dials())
+			assert.Equal(t, c.Inside.Host+" ", dials())
 
 			for range 2 { // A run that goes on does it again.
 				require.NoError(t, c.Reach(t.Context()))
@@ -87,9 +87,9 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 			config, err := c.newServerConfig(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, "al9qy-cp-x", config.ServerName)
-			assert.Equal(t, "https://api.al9qy.test", config.Host)
+			assert.Equal(t, c.Inside.Host, config.Host)
 			assert.Empty(t, c.Inside.ServerName, "the old one is still asked")
-			assert.Equal(t, "https://api.al9qy.test al9qy-cp-x", dials())
+			assert.Equal(t, c.Inside.Host+" al9qy-cp-x", dials())
 
 			for _, kind := range []schema.GroupVersionKind{ingressKind(), coreKind("Service")} {
 				o, err := c.must(t.Context(), kind, "migration-al9qy-api")
@@ -101,7 +101,7 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 				require.NoError(t, c.Unreach(t.Context()))
 				require.NoError(t, c.VerifyUnreached(t.Context()))
 			}
-			assert.Equal(t, "https://api.al9qy.test ", dials())
+			assert.Equal(t, c.Inside.Host+" ", dials())
 		})
 	}
 }
@@ -127,29 +127,46 @@ func TestServersThatProveNothingAreNotToldApart(t *testing.T) {
 	require.NoError(t, c.VerifyUnreached(t.Context()))
 }
 
+// TestAWayThatDoesNotGoByNamesIsRefused before the machine boots: it leads to the legacy server whatever it is asked for.
+func TestAWayThatDoesNotGoByNamesIsRefused(t *testing.T) {
+	t.Parallel()
+	c := with(t, firstNew("")...)
+	server := serve(t, nil)
+	c.Inside = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(server)}}
+	require.NoError(t, c.Reach(t.Context()))
+	err := c.VerifyReach(t.Context())
+	require.ErrorIs(t, err, ErrNoWay)
+	require.ErrorContains(t, err, "whoever answers at "+server.URL+" is not it")
+}
+
+// serve answers 404 under the name example.com.
+func serve(t *testing.T, config *tls.Config) *httptest.Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS, s.Config.ErrorLog = config, log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// vacant is an ingress that has nobody for a name at the moment: crypto/tls tells the client of an internal error.
+func vacant(t *testing.T) string {
+	t.Helper()
+	return serve(t, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("nobody is there") }}).URL
+}
+
 // TestWhoeverElseAnswersIsTold from a server that is only not there: by its certificate, or by an ingress that has nobody.
 func TestWhoeverElseAnswersIsTold(t *testing.T) {
 	t.Parallel()
-	serve := func(t *testing.T, config *tls.Config) *httptest.Server {
-		t.Helper()
-		s := httptest.NewUnstartedServer(http.NotFoundHandler())
-		s.TLS, s.Config.ErrorLog = config, log.New(io.Discard, "", 0)
-		s.StartTLS()
-		t.Cleanup(s.Close)
-		return s
-	}
 	ask := func(url, name string, trusted []byte) error {
 		_, err := newServer(&rest.Config{Host: url, Timeout: time.Minute, TLSClientConfig: rest.TLSClientConfig{ServerName: name, CAData: trusted}})
 		return err
 	}
 	server := serve(t, nil)
-	empty := serve(t, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		return nil, errors.New("nobody is there") // crypto/tls tells the client of an internal error
-	}})
 	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", pemOf(server))), "the legacy server")
 	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", nil)), "the ingress itself")
 	assert.True(t, misled(ask(unknowing(t), "al9qy-cp-x", nil)), "an ingress that does not know the name")
-	err := ask(empty.URL, "example.com", nil)
+	err := ask(vacant(t), "example.com", nil)
 	assert.False(t, misled(err), "an ingress that has nobody for it: %v", err)
 	assert.True(t, kube.Transient(err), "which is waited for: %v", err)
 	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server))), "it answers, if only that it has nothing")

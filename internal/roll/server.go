@@ -112,6 +112,8 @@ func (c *Roller) AwaitServer(ctx context.Context) error {
 type servers struct {
 	before, after *server
 	note          func(format string, args ...any)
+	// patiently does what may fail for want of an answer until it gets one: what was compared before stays compared.
+	patiently func(ctx context.Context, do func(ctx context.Context) error) error
 }
 
 // server is one of them.
@@ -151,7 +153,9 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 	if err := c.compareSettings(ctx); err != nil {
 		return err
 	}
-	s := &servers{note: c.note}
+	s := &servers{note: c.note, patiently: func(ctx context.Context, do func(ctx context.Context) error) error {
+		return c.poll(ctx, func(ctx context.Context) (string, error) { return "", do(ctx) })
+	}}
 	if s.before, err = newServer(c.Inside); err != nil {
 		return fmt.Errorf("asking the old API server: %w", err)
 	}
@@ -178,8 +182,11 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 	if away := slices.Sorted(maps.Keys(s.after.away)); len(away) > 0 {
 		s.note("not compared, because neither API server reaches it: %s", strings.Join(away, ", "))
 	}
-	for _, compare := range []func(context.Context) error{s.compareObjects, s.compareSecrets, s.compareTokens} {
-		if err := compare(ctx); err != nil {
+	if err := s.compareObjects(ctx); err != nil {
+		return err
+	}
+	for _, compare := range []func(context.Context) error{s.compareSecrets, s.compareTokens} {
+		if err := s.patiently(ctx, compare); err != nil {
 			return err
 		}
 	}
@@ -245,11 +252,14 @@ func (s *servers) compareObjects(ctx context.Context) error {
 			s.note("the new API server does not serve %s any more", name)
 			continue
 		}
-		n, err := s.compareResource(ctx, old, fresh)
+		err := s.patiently(ctx, func(ctx context.Context) error {
+			n, err := s.compareResource(ctx, old, fresh)
+			total += n
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("comparing %s: %w", name, err)
 		}
-		total += n
 		kinds++
 	}
 	s.note("both API servers show the same %d objects of %d kinds", total, kinds)
