@@ -41,12 +41,15 @@ type ContainerImage struct {
 	Env []string `json:",omitempty"`
 }
 
+// OneProcessor has a Go program run on one processor at a time: where the others are emulated by the same two that everything runs on, keeping them busy costs more than it gives.
+const OneProcessor = "GOMAXPROCS=1"
+
 // EtcdImage is etcd under a name, for guests whose processors are emulated: in those that share two processors a message takes up to two seconds to the other one and back, and
 // members that hear nothing of their leader for the usual second elect all the time. Flags are stronger.
 func EtcdImage(ref string) ContainerImage {
 	return ContainerImage{
 		Ref: ref, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl},
-		Env: []string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000"},
+		Env: []string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000", OneProcessor},
 	}
 }
 

@@ -176,7 +176,9 @@ func Default() Recipe {
 		// Without tsc=reliable a kernel takes the TSCs of an emulated machine with several CPUs for unsynchronized, and reads every time from an emulated HPET,
 		// which is a device access each.
 		Cmdline: "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off apparmor=0 selinux=0 audit=0 nowatchdog " +
-			"cryptomgr.notests no_timer_check tsc=reliable random.trust_cpu=on rcupdate.rcu_expedited=1",
+			"cryptomgr.notests no_timer_check tsc=reliable random.trust_cpu=on rcupdate.rcu_expedited=1 " +
+			// Timers of less than a tick, which Go programs set all the time, each cost an emulated processor several exits.
+			"highres=off",
 		DiskBytes: 3 << 30,
 		Epoch:     1767225600,
 		DiskUUID:  "6b1f3a54-9c0e-4d8c-8a1b-0c6b766d3132",

@@ -54,7 +54,7 @@ func nextComponents() []builder.Component {
 func nextImages() []guest.ContainerImage {
 	kube := func(name string) guest.ContainerImage {
 		return guest.ContainerImage{
-			Ref: kubeadmRegistry + name + ":" + builder.NextKubernetesVersion, Programs: map[string]string{"/usr/local/bin/" + name: name},
+			Ref: kubeadmRegistry + name + ":" + builder.NextKubernetesVersion, Programs: map[string]string{"/usr/local/bin/" + name: name}, Env: []string{guest.OneProcessor},
 		}
 	}
 	all := []guest.ContainerImage{

@@ -60,5 +60,5 @@ func TestPatchesAreOfWhatKubeadmStarts(t *testing.T) {
 		assert.Equal(t, name, pod.Spec.Containers[0].Name)
 		assert.EqualValues(t, 60, pod.Spec.Containers[0].LivenessProbe.TimeoutSeconds)
 	}
-	assert.Len(t, found, 6)
+	assert.Len(t, found, 7)
 }
