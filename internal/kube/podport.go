@@ -14,8 +14,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// PodDialer opens connections to ports of pods, through the API server and the pod's kubelet, as kubectl port-forward does: the one way to a
-// chosen one of several API servers that answer under the same name. It speaks SPDY, which all versions of both understand.
+// PodDialer opens connections to ports of pods, through the API server and the pod's kubelet, as kubectl port-forward does. It speaks SPDY, which all versions of both understand.
 func PodDialer(config *rest.Config) func(ctx context.Context, namespace, pod string, port int) (net.Conn, error) {
 	return func(ctx context.Context, namespace, pod string, port int) (net.Conn, error) {
 		conn, err := dialPod(ctx, config, namespace, pod, port)

@@ -52,15 +52,35 @@ func (c *Roller) Lead(ctx context.Context) error {
 	})
 }
 
-// Unlead gives the leadership back.
+// unleads is how often the new machine's etcd is asked to give the leadership back: when it cannot be asked, its removal makes the members choose.
+const unleads = 3
+
+// Unlead gives the leadership back. A new machine that cannot be asked holds up nobody who takes it back.
 func (c *Roller) Unlead(ctx context.Context) error {
+	tries := 0
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		status, err := c.Members.Status(ctx, c.legacyEndpoint())
 		if err != nil || status.Leader == status.Member {
 			return "", err
 		}
-		return "the legacy member to lead", c.leadByLegacy(ctx, status)
+		if err := c.gate(ctx); err != nil {
+			return "", err
+		}
+		err = c.leadByLegacy(ctx, status)
+		if tries++; err != nil && tries >= unleads && ctx.Err() == nil {
+			c.tell("the legacy member does not lead again yet: %s; it will when the new one is removed", err)
+			return "", nil
+		}
+		return "the legacy member to lead" + because(err), nil
 	})
+}
+
+// because is the reason of a wait, if it has one.
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ": " + err.Error()
 }
 
 // Unlist takes the legacy master's address out of what the old name leads to. Connections that are open stay open.

@@ -68,6 +68,9 @@ func (c *Roller) Reach(ctx context.Context) error {
 		return err
 	}
 	for _, o := range []*unstructured.Unstructured{c.ownService(infra.GetName()), c.ownIngress(infra.GetName())} {
+		if _, err := c.own(ctx, o.GroupVersionKind()); err != nil {
+			return err
+		}
 		o.SetNamespace(c.Result.Namespace)
 		o.SetName(c.ownName())
 		o.SetLabels(map[string]string{translate.LabelCluster: c.Picture.ID})
@@ -106,10 +109,10 @@ func (c *Roller) ownIngress(name string) *unstructured.Unstructured {
 	}
 	annotations := map[string]string{passThrough: "true"}
 	if like := c.apiIngress(); like != nil {
+		// API servers refuse to make one that has both.
 		if class := like.Spec.IngressClassName; class != nil {
 			spec["ingressClassName"] = *class
-		}
-		if class := like.Annotations[ingressClass]; class != "" {
+		} else if class := like.Annotations[ingressClass]; class != "" {
 			annotations[ingressClass] = class
 		}
 	}
@@ -149,17 +152,36 @@ func (c *Roller) VerifyReach(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("making a client for %s: %w", host, err)
 	}
-	// Nobody is there yet, and ingresses have many ways to say so.
+	// Nobody is there yet, and ingresses have many ways to say so, a certificate of their own among them.
 	_, err = clients.ServerVersion()
-	if other := (x509.HostnameError{}); errors.As(err, &other) {
+	if other := (x509.HostnameError{}); errors.As(err, &other) && c.trusted(other.Certificate) {
 		return c.elsewhere(err)
 	}
 	return nil
 }
 
+// trusted tells that a certificate is one that clients of the workload cluster take for its API server's, its name aside.
+func (c *Roller) trusted(certificate *x509.Certificate) bool {
+	config, err := rest.TLSConfigFor(c.Inside)
+	if err != nil || config == nil {
+		return false
+	}
+	_, err = certificate.Verify(x509.VerifyOptions{Roots: config.RootCAs})
+	return err == nil
+}
+
+// own is what Reach has made of a kind; nil when it is not there. What is called like it, and is not of this migration, is an error.
+func (c *Roller) own(ctx context.Context, kind schema.GroupVersionKind) (*unstructured.Unstructured, error) {
+	found, err := c.get(ctx, kind, c.ownName())
+	if err == nil && found != nil && found.GetLabels()[translate.LabelCluster] != c.Picture.ID {
+		return nil, fmt.Errorf("%w: %s is somebody else's; the migration needs the name", ErrNoWay, kube.TargetOf(found))
+	}
+	return found, err
+}
+
 // ownHost is the name by which the new API server is asked; empty when it has none of its own.
 func (c *Roller) ownHost(ctx context.Context) (string, error) {
-	found, err := c.get(ctx, ingressKind(), c.ownName())
+	found, err := c.own(ctx, ingressKind())
 	if err != nil || found == nil || found.GetDeletionTimestamp() != nil {
 		return "", err
 	}
@@ -175,7 +197,7 @@ func (c *Roller) ownHost(ctx context.Context) (string, error) {
 // Unreach takes the new API server's own name away: when it is taken back, and when the old name leads to it alone.
 func (c *Roller) Unreach(ctx context.Context) error {
 	for _, kind := range []schema.GroupVersionKind{ingressKind(), coreKind("Service")} {
-		found, err := c.get(ctx, kind, c.ownName())
+		found, err := c.own(ctx, kind)
 		if err != nil {
 			return err
 		}
@@ -192,7 +214,7 @@ func (c *Roller) Unreach(ctx context.Context) error {
 // VerifyUnreached makes sure that neither is left.
 func (c *Roller) VerifyUnreached(ctx context.Context) error {
 	for _, kind := range []schema.GroupVersionKind{ingressKind(), coreKind("Service")} {
-		if found, err := c.get(ctx, kind, c.ownName()); err != nil {
+		if found, err := c.own(ctx, kind); err != nil {
 			return err
 		} else if found != nil {
 			return fmt.Errorf("%s is still there", kube.TargetOf(found))
@@ -201,9 +223,15 @@ func (c *Roller) VerifyUnreached(ctx context.Context) error {
 	return nil
 }
 
-// newServerConfig is the way to the new API server, whoever answers under the old name.
+// newServerConfig is the way to the new API server, whoever answers under the old name. It is made anew when somebody has removed it meanwhile: without it the old server would be
+// asked.
 func (c *Roller) newServerConfig(ctx context.Context) (*rest.Config, error) {
 	host, err := c.ownHost(ctx)
+	if err == nil && host == "" {
+		if err = c.Reach(ctx); err == nil {
+			host, err = c.ownHost(ctx)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -232,8 +260,9 @@ func (c *Roller) dialPod(ctx context.Context, pod string, port int) (net.Conn, e
 		config = c.byOwnName(host)
 	}
 	conn, err := c.PodDialer(config)(ctx, systemNamespace, pod, port)
-	if err != nil && strings.HasSuffix(err.Error(), "Unauthorized") {
-		return nil, fmt.Errorf("%w: the kubelet asks for a certificate, and an API server without --kubelet-client-certificate, as the legacy one, has none", err)
+	if err != nil && host == "" && strings.HasSuffix(err.Error(), "Unauthorized") {
+		return nil, fmt.Errorf("%w: the kubelet asks for a certificate, and an API server without --kubelet-client-certificate, as the legacy one, has none; Ingress %s/%s, which leads to the new one, is not there",
+			err, c.Result.Namespace, c.ownName())
 	}
 	return conn, err
 }

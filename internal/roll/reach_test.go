@@ -2,14 +2,20 @@ package roll
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -66,12 +71,11 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 			dials := func() string {
 				_, err := c.dialPod(t.Context(), "etcd-x", 2379)
 				require.ErrorContains(t, err, "pod kube-system/etcd-x")
-				require.ErrorContains(t, err, "an API server without --kubelet-client-certificate, as the legacy one, has none")
+				const hint = "an API server without --kubelet-client-certificate, as the legacy one, has none; Ingress org-acme/migration-al9qy-api, which leads to the new one, is not there"
+				assert.Equal(t, strings.HasSuffix(asked, " "), strings.Contains(err.Error(), hint), err.Error())
 				return asked
 			}
 
-			_, err := c.newServerConfig(t.Context())
-			require.ErrorIs(t, err, adopt.ErrReplaced, "the old server is not compared with itself")
 			assert.Equal(t, c.Inside.Host+" ", dials())
 
 			for range 2 { // A run that goes on does it again.
@@ -84,6 +88,12 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 			assert.Equal(t, test.class, text(made, "spec", "ingressClassName"))
 			require.Len(t, made.GetOwnerReferences(), 1)
 			assert.Equal(t, "Machine", made.GetOwnerReferences()[0].Kind)
+			service, err := c.must(t.Context(), coreKind("Service"), "migration-al9qy-api")
+			require.NoError(t, err)
+			assert.Equal(t, map[string]any{
+				"type": "ClusterIP", "selector": map[string]any{"infrastructure.cluster.x-k8s.io/machine": "al9qy-cp-x"}, "publishNotReadyAddresses": true,
+				"ports": []any{map[string]any{"name": "api", "protocol": "TCP", "port": int64(443), "targetPort": int64(443)}},
+			}, service.Object["spec"])
 			config, err := c.newServerConfig(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, "al9qy-cp-x", config.ServerName)
@@ -102,7 +112,23 @@ func TestTheNewServerIsAskedByItsMachinesName(t *testing.T) {
 				require.NoError(t, c.VerifyUnreached(t.Context()))
 			}
 			assert.Equal(t, c.Inside.Host+" ", dials())
+
+			config, err = c.newServerConfig(t.Context())
+			require.NoError(t, err, "what somebody has removed is made anew")
+			assert.Equal(t, "al9qy-cp-x", config.ServerName, "and the old server is not taken for the new one")
 		})
+	}
+}
+
+// TestWhatIsSomebodyElsesStays: neither is it changed, nor removed.
+func TestWhatIsSomebodyElsesStays(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"{apiVersion: networking.k8s.io/v1, kind: Ingress, ", "{apiVersion: v1, kind: Service, "} {
+		c := with(t, append(firstNew(""), kind+"metadata: {namespace: org-acme, name: migration-al9qy-api, uid: u}}")...)
+		c.Inside = &rest.Config{}
+		for _, step := range []func(context.Context) error{c.Reach, c.Unreach, c.VerifyUnreached} {
+			require.ErrorContains(t, step(t.Context()), "/org-acme/migration-al9qy-api is somebody else's; the migration needs the name")
+		}
 	}
 }
 
@@ -112,7 +138,7 @@ func TestAnotherMachinesNameIsNoName(t *testing.T) {
 	c := with(t, append(firstNew(""), `
 apiVersion: networking.k8s.io/v1
 kind: Ingress
-metadata: {namespace: org-acme, name: migration-al9qy-api}
+metadata: {namespace: org-acme, name: migration-al9qy-api, labels: {"migration.giantswarm.io/cluster": al9qy}}
 spec: {rules: [{host: al9qy-cp-w}]}
 `)...)
 	require.EqualError(t, c.VerifyReach(t.Context()), `the new API server cannot be asked by its own name: Ingress org-acme/migration-al9qy-api names "al9qy-cp-w" and not the machine al9qy-cp-x`)
@@ -137,6 +163,23 @@ func TestAWayThatDoesNotGoByNamesIsRefused(t *testing.T) {
 	err := c.VerifyReach(t.Context())
 	require.ErrorIs(t, err, ErrNoWay)
 	require.ErrorContains(t, err, "whoever answers at "+server.URL+" is not it")
+
+	// An ingress that has not heard of the name yet shows a certificate of its own.
+	c = with(t, firstNew("")...)
+	c.Inside = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: other(t)}}
+	require.NoError(t, c.Reach(t.Context()))
+	require.NoError(t, c.VerifyReach(t.Context()))
+}
+
+// other is the certificate of an authority that has nothing to do with a test's server.
+func other(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // serve answers 404 under the name example.com.
@@ -164,7 +207,8 @@ func TestWhoeverElseAnswersIsTold(t *testing.T) {
 	}
 	server := serve(t, nil)
 	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", pemOf(server))), "the legacy server")
-	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", nil)), "the ingress itself")
+	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", other(t))), "the ingress itself")
+	assert.True(t, misled(ask(server.URL, "example.com", other(t))), "another cluster's server, or the ingress by that very name")
 	assert.True(t, misled(ask(unknowing(t), "al9qy-cp-x", nil)), "an ingress that does not know the name")
 	err := ask(vacant(t), "example.com", nil)
 	assert.False(t, misled(err), "an ingress that has nobody for it: %v", err)

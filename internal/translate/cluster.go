@@ -151,8 +151,7 @@ func (t *translation) ingressClass(o *Object) {
 		}
 		if name := legacy.Spec.IngressClassName; name != nil {
 			o.set("spec.ingress.className", *name, t.from("endpoint"))
-		}
-		if name := legacy.Annotations[before]; name != "" {
+		} else if name := legacy.Annotations[before]; name != "" { // An API server refuses to make an Ingress that has both.
 			o.set("spec.ingress.annotations["+before+"]", name, t.from("endpoint"))
 		}
 	}
