@@ -328,3 +328,21 @@ func TestAWayBackIsNotRefusedForTheMachineItIsTakenFor(t *testing.T) {
 		})
 	}
 }
+
+// TestALeadershipThatNobodyGivesBackHoldsUpNobody: whoever takes the phase back because of a broken machine cannot ask that machine.
+func TestALeadershipThatNobodyGivesBackHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	r := newRing(false)
+	r.leader, r.away["new"] = newID, true
+	c := r.join(t)
+	var told []string
+	c.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	require.NoError(t, c.Unlead(t.Context()))
+	require.NotEmpty(t, told)
+	assert.Contains(t, told[len(told)-1], "no way to new")
+	assert.Contains(t, told[len(told)-1], "it will when the new one is removed")
+
+	gone := errors.New("the lock is lost")
+	c.Gate = func(context.Context) error { return gone }
+	require.ErrorIs(t, c.Unlead(t.Context()), gone)
+}
