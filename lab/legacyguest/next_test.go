@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,33 +15,39 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestKubeadmGetsPatches by its configuration alone, once, whatever it is asked to do.
+// TestKubeadmGetsPatches by its configuration alone, whatever it is asked to do: in the directory that is named there, or in the image's where none is.
 func TestKubeadmGetsPatches(t *testing.T) {
 	t.Parallel()
-	const patches = "patches: {directory: /usr/share/emulated/patches}\n"
 	script := filepath.Join("next", "files", "usr", "local", "bin", "kubeadm")
 	for name, test := range map[string]struct{ before, after string }{
 		"init": {
 			"---\nkind: ClusterConfiguration\n---\nkind: InitConfiguration\nnodeRegistration: {}\n",
-			"---\nkind: ClusterConfiguration\n---\nkind: InitConfiguration\n" + patches + "nodeRegistration: {}\n",
+			"---\nkind: ClusterConfiguration\n---\nkind: InitConfiguration\npatches:\n  directory: PATCHES\nnodeRegistration: {}\n",
 		},
-		"join":    {"kind: JoinConfiguration\n", "kind: JoinConfiguration\n" + patches},
-		"its own": {"kind: JoinConfiguration\npatches: {directory: /x}\n", "kind: JoinConfiguration\npatches: {directory: /x}\n"},
+		"join": {"kind: JoinConfiguration\n", "kind: JoinConfiguration\npatches:\n  directory: PATCHES\n"},
+		// As the plan of a migration writes it.
+		"its own": {"kind: InitConfiguration\npatches:\n  directory: OWN\n", "kind: InitConfiguration\npatches:\n  directory: OWN\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			patches, own := t.TempDir(), t.TempDir()
+			places := strings.NewReplacer("PATCHES", patches, "OWN", own)
+			require.NoError(t, os.WriteFile(filepath.Join(patches, "etcd+strategic.yaml"), nil, 0o600))
 			config := filepath.Join(t.TempDir(), "kubeadm.yaml")
-			require.NoError(t, os.WriteFile(config, []byte(test.before), 0o600))
+			require.NoError(t, os.WriteFile(config, []byte(places.Replace(test.before)), 0o600))
 			for _, args := range [][]string{{"init", "phase", "etcd", "local", "--config", config}, {"join", "--config=" + config}, {"version"}} {
 				var said bytes.Buffer
 				command := exec.CommandContext(t.Context(), "sh", append([]string{script}, args...)...)
-				command.Env, command.Stdout, command.Stderr = append(os.Environ(), "KUBEADM=echo"), &said, &said
+				command.Env, command.Stdout, command.Stderr = append(os.Environ(), "KUBEADM=echo", "PATCHES="+patches), &said, &said
 				require.NoError(t, command.Run(), said.String())
 				assert.Contains(t, said.String(), args[0], "it is called as it was")
 			}
 			after, err := os.ReadFile(config)
 			require.NoError(t, err)
-			assert.Equal(t, test.after, string(after))
+			assert.Equal(t, places.Replace(test.after), string(after))
+			if strings.Contains(test.before, "OWN") {
+				assert.FileExists(t, filepath.Join(own, "etcd+strategic.yaml"))
+			}
 		})
 	}
 }
