@@ -29,8 +29,7 @@ func (r *Reconciler) ensureExternal(ctx context.Context, s *scope) error {
 // somebody else was faster. Without a Service there is nothing to serve, with a selector Kubernetes itself writes it.
 func (r *Reconciler) ensureEndpoints(ctx context.Context, s *scope, ref *infrav1.EndpointsReference) error {
 	if !slices.ContainsFunc(s.machines, func(m machine) bool { return m.role == ref.Role }) {
-		// Nobody described these machines yet. Taking the addresses away would take running machines off the network.
-		return &UnusableError{ref.Namespace, ref.Name, fmt.Sprintf("the cluster has no KVMMachine with role %s; the addresses stay as they are", ref.Role)}
+		return r.leaveEndpoints(ctx, ref)
 	}
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	service := &corev1.Service{}
@@ -64,6 +63,21 @@ func (r *Reconciler) ensureEndpoints(ctx context.Context, s *scope, ref *infrav1
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, existing, patch, client.FieldOwner(FieldOwner)); err != nil {
 		return fmt.Errorf("patching Endpoints %s: %w", key, err)
+	}
+	return nil
+}
+
+// leaveEndpoints is for a role without machines. Where addresses are listed nobody described theirs yet, and taking them away would take running machines off the network. Where none are, as
+// in a cluster without workers, they are current.
+func (r *Reconciler) leaveEndpoints(ctx context.Context, ref *infrav1.EndpointsReference) error {
+	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	existing := &corev1.Endpoints{} //nolint:staticcheck // Deprecated, and what the objects in question are.
+	if err := r.APIReader.Get(ctx, key, existing); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading Endpoints %s: %w", key, err)
+	}
+	//nolint:staticcheck // As above.
+	if slices.ContainsFunc(existing.Subsets, func(s corev1.EndpointSubset) bool { return len(s.Addresses)+len(s.NotReadyAddresses) > 0 }) {
+		return &UnusableError{ref.Namespace, ref.Name, fmt.Sprintf("the cluster has no KVMMachine with role %s; the addresses stay as they are", ref.Role)}
 	}
 	return nil
 }
