@@ -45,8 +45,15 @@ const (
 // ErrNoWay means that the new API server cannot be asked apart from the old one.
 var ErrNoWay = errors.New("the new API server cannot be asked by its own name")
 
+var errTheirs = errors.New("is somebody else's")
+
 func ingressKind() schema.GroupVersionKind {
 	return networkingv1.SchemeGroupVersion.WithKind("Ingress")
+}
+
+// ownKinds are what Reach makes, in the order in which it goes.
+func ownKinds() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{ingressKind(), coreKind("Service")}
 }
 
 // ownName is that of the Service and the Ingress of the new API server. A Service's has to begin with a letter, and clusters' do not all do so.
@@ -67,10 +74,12 @@ func (c *Roller) Reach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range []*unstructured.Unstructured{c.ownService(infra.GetName()), c.ownIngress(infra.GetName())} {
-		if _, err := c.own(ctx, o.GroupVersionKind()); err != nil {
+	for _, kind := range ownKinds() {
+		if _, err := c.own(ctx, kind); err != nil {
 			return err
 		}
+	}
+	for _, o := range []*unstructured.Unstructured{c.ownService(infra.GetName()), c.ownIngress(infra.GetName())} {
 		o.SetNamespace(c.Result.Namespace)
 		o.SetName(c.ownName())
 		o.SetLabels(map[string]string{translate.LabelCluster: c.Picture.ID})
@@ -170,11 +179,20 @@ func (c *Roller) trusted(certificate *x509.Certificate) bool {
 	return err == nil
 }
 
-// own is what Reach has made of a kind; nil when it is not there. What is called like it, and is not of this migration, is an error.
+// own is what Reach has made of a kind; nil when it is not there. What is called like it, and is not of this migration, is an error that errors.Is knows as errTheirs.
 func (c *Roller) own(ctx context.Context, kind schema.GroupVersionKind) (*unstructured.Unstructured, error) {
 	found, err := c.get(ctx, kind, c.ownName())
 	if err == nil && found != nil && found.GetLabels()[translate.LabelCluster] != c.Picture.ID {
-		return nil, fmt.Errorf("%w: %s is somebody else's; the migration needs the name", ErrNoWay, kube.TargetOf(found))
+		return nil, fmt.Errorf("%w: %s %w; the migration needs the name: remove it and run again, or take the phase back with migrate rollback %s --to adopt", ErrNoWay, kube.TargetOf(found), errTheirs, c.Picture.ID)
+	}
+	return found, err
+}
+
+// left is own for who only takes away: what is somebody else's is no business of a rollback, and must not hold it up.
+func (c *Roller) left(ctx context.Context, kind schema.GroupVersionKind) (*unstructured.Unstructured, error) {
+	found, err := c.own(ctx, kind)
+	if errors.Is(err, errTheirs) {
+		return nil, nil //nolint:nilnil // nothing of ours is an ordinary answer
 	}
 	return found, err
 }
@@ -196,8 +214,8 @@ func (c *Roller) ownHost(ctx context.Context) (string, error) {
 
 // Unreach takes the new API server's own name away: when it is taken back, and when the old name leads to it alone.
 func (c *Roller) Unreach(ctx context.Context) error {
-	for _, kind := range []schema.GroupVersionKind{ingressKind(), coreKind("Service")} {
-		found, err := c.own(ctx, kind)
+	for _, kind := range ownKinds() {
+		found, err := c.left(ctx, kind)
 		if err != nil {
 			return err
 		}
@@ -213,8 +231,8 @@ func (c *Roller) Unreach(ctx context.Context) error {
 
 // VerifyUnreached makes sure that neither is left.
 func (c *Roller) VerifyUnreached(ctx context.Context) error {
-	for _, kind := range []schema.GroupVersionKind{ingressKind(), coreKind("Service")} {
-		if found, err := c.own(ctx, kind); err != nil {
+	for _, kind := range ownKinds() {
+		if found, err := c.left(ctx, kind); err != nil {
 			return err
 		} else if found != nil {
 			return fmt.Errorf("%s is still there", kube.TargetOf(found))
@@ -279,5 +297,5 @@ func misled(err error) bool {
 // elsewhere explains what misled found.
 func (c *Roller) elsewhere(err error) error {
 	return fmt.Errorf("%w: whoever answers at %s is not it; the way into the workload cluster has to lead through the management cluster's ingress, which Ingress %s/%s is for, with TLS passed through and the "+
-		"server's name in it: %w", ErrNoWay, c.Inside.Host, c.Result.Namespace, c.ownName(), err)
+		"server's name in it; name such a way with --workload-kubeconfig and run again, or take the phase back with migrate rollback %s --to adopt: %w", ErrNoWay, c.Inside.Host, c.Result.Namespace, c.ownName(), c.Picture.ID, err)
 }

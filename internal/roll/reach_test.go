@@ -126,9 +126,15 @@ func TestWhatIsSomebodyElsesStays(t *testing.T) {
 	for _, kind := range []string{"{apiVersion: networking.k8s.io/v1, kind: Ingress, ", "{apiVersion: v1, kind: Service, "} {
 		c := with(t, append(firstNew(""), kind+"metadata: {namespace: org-acme, name: migration-al9qy-api, uid: u}}")...)
 		c.Inside = &rest.Config{}
-		for _, step := range []func(context.Context) error{c.Reach, c.Unreach, c.VerifyUnreached} {
-			require.ErrorContains(t, step(t.Context()), "/org-acme/migration-al9qy-api is somebody else's; the migration needs the name")
+		require.ErrorContains(t, c.Reach(t.Context()), "/org-acme/migration-al9qy-api is somebody else's; the migration needs the name: remove it and run again, or take the phase back with migrate rollback al9qy --to adopt")
+		require.NoError(t, c.Unreach(t.Context()), "it holds up no rollback")
+		require.NoError(t, c.VerifyUnreached(t.Context()))
+		of := ingressKind()
+		if strings.Contains(kind, "Service") {
+			of = coreKind("Service")
 		}
+		_, err := c.must(t.Context(), of, "migration-al9qy-api")
+		require.NoError(t, err, "it stays")
 	}
 }
 
@@ -220,7 +226,7 @@ func TestWhoeverElseAnswersIsTold(t *testing.T) {
 	c := with(t, firstNew("")...)
 	c.Inside = &rest.Config{Host: "https://api.al9qy.test"}
 	require.EqualError(t, c.elsewhere(errors.New("no")), "the new API server cannot be asked by its own name: whoever answers at https://api.al9qy.test is not it; the way into the workload cluster has to lead "+
-		"through the management cluster's ingress, which Ingress org-acme/migration-al9qy-api is for, with TLS passed through and the server's name in it: no")
+		"through the management cluster's ingress, which Ingress org-acme/migration-al9qy-api is for, with TLS passed through and the server's name in it; name such a way with --workload-kubeconfig and run again, or take the phase back with migrate rollback al9qy --to adopt: no")
 }
 
 // unknowing is an ingress that says of every name that it does not know it: an alert is level and reason (RFC 8446, 6; RFC 6066, 3).
