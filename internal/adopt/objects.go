@@ -11,7 +11,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -127,13 +126,7 @@ func (a *Adopter) isAsWanted(ctx context.Context, wanted, live *unstructured.Uns
 	if err != nil {
 		return false, err
 	}
-	now := live.DeepCopy()
-	for _, o := range []*unstructured.Unstructured{would, now} {
-		o.SetManagedFields(nil)
-		o.SetResourceVersion("")
-		o.SetGeneration(0)
-	}
-	return equality.Semantic.DeepEqual(would.Object, now.Object), nil
+	return kube.Same(would, live), nil
 }
 
 // VerifyApplied reads the objects of a phase and reports those that are missing or somebody else's.

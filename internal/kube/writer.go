@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -96,6 +97,38 @@ func (w *Writer) Apply(ctx context.Context, object *unstructured.Unstructured) (
 	}
 	w.opts.Told(Write{Applied, target.String()})
 	return wanted, nil
+}
+
+// Ensure applies an object unless it already is as an apply would leave it, so that a run which is killed after each of its writes gets further every time.
+func (w *Writer) Ensure(ctx context.Context, object *unstructured.Unstructured) error {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(object.GroupVersionKind())
+	err := w.client.Get(ctx, client.ObjectKeyFromObject(object), live)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading %s: %w", TargetOf(object), err)
+	}
+	if err == nil {
+		would, err := NewDryRun(w.client).DryRunApply(ctx, object)
+		if err != nil {
+			return err
+		}
+		if Same(would, live) {
+			return nil
+		}
+	}
+	_, err = w.Apply(ctx, object)
+	return err
+}
+
+// Same tells that two answers of an API server are the same object but for what the server counts: its versions, and who owns which field since when.
+func Same(a, b *unstructured.Unstructured) bool {
+	a, b = a.DeepCopy(), b.DeepCopy()
+	for _, o := range []*unstructured.Unstructured{a, b} {
+		o.SetManagedFields(nil)
+		o.SetResourceVersion("")
+		o.SetGeneration(0)
+	}
+	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
 // Create makes an object. One that exists is an error that apierrors.IsAlreadyExists knows.

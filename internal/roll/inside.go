@@ -225,7 +225,7 @@ func (c *Roller) Admit(ctx context.Context) error {
 		return err
 	}
 	for _, o := range wanted {
-		if _, err := c.Workload.Writer.Apply(ctx, o); err != nil {
+		if err := c.Workload.Writer.Ensure(ctx, o); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func (c *Roller) Reach(ctx context.Context) error {
 		}}, "metadata", "ownerReferences"); err != nil {
 			return fmt.Errorf("making %s: %w", kube.TargetOf(o), err)
 		}
-		if _, err := c.Management.Writer.Apply(ctx, o); err != nil {
+		if err := c.Management.Writer.Ensure(ctx, o); err != nil {
 			return err
 		}
 	}

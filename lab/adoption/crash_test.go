@@ -170,6 +170,6 @@ func (o *operator) untilDone(t *testing.T, after int, count func(*http.Request) 
 		require.NotEqual(t, want, code, "killed after %s", seen[n-1])
 		deaths = append(deaths, seen[n-1])
 	}
-	require.Fail(t, "300 runs were not enough")
+	require.Fail(t, "300 runs were not enough", "the last ones died after\n%s", strings.Join(deaths[290:], "\n"))
 	return nil
 }
