@@ -97,10 +97,10 @@ e2e-adopt: setup lab ## take a running legacy cluster of real virtual machines o
 	cd lab && go test -tags e2e ./e2e -run TestAdopt -count=1 -timeout 150m -v -args -workers $(or $(WORKERS),1)
 
 .PHONY: e2e
-e2e: setup lab ## take a running legacy cluster of real virtual machines through all phases; root, QEMU and up to two hours without KVM
+e2e: setup lab ## take a running legacy cluster of real virtual machines through all phases; root, QEMU and up to two hours without KVM; WORK=DIR keeps the lab of a walk that failed
 	bin/lab image build legacy
 	bin/lab image build next
-	cd lab && go test -tags e2e ./e2e -run TestMigration -count=1 -timeout 170m -v -args -workers $(or $(WORKERS),1)
+	cd lab && go test -tags e2e ./e2e -run TestMigration -count=1 -timeout 170m -v -args -workers $(or $(WORKERS),1) $(if $(WORK),-work $(abspath $(WORK)))
 
 .PHONY: e2e-window
 e2e-window: setup lab ## migrate a cluster whose window closes after the control plane, and have another run, which waits for the next, replace the workers in it; root, four minutes
