@@ -323,6 +323,18 @@ func TestOnlyTheGateIsAskedWhileItIsShut(t *testing.T) {
 		assert.Equal(t, c.asked, asked, name)
 		assert.Equal(t, c.after, clk.Since(before), name)
 	}
+	// A window that closes meanwhile is seen when the gate would be asked next, and the gate is left alone.
+	e, err := readBook([]string{book(t, "  windows: {timeZone: Europe/Berlin, cutoff: 10m, phases: [workers], open: [{name: night, from: 2026-11-26T22:00, to: 2026-11-26T23:00}]}\n")}, nil)
+	require.NoError(t, err)
+	o.door, err = e.Spec.Door(o.estimates)
+	require.NoError(t, err)
+	clk.SetTime(time.Date(2026, 11, 26, 21, 20, 0, 0, time.UTC))
+	result.Start = migrate.Start{Phase: "workers", Node: true}
+	answers, asked = []int{503}, 0
+	require.NoError(t, s.rest(t.Context(), "al9qy", o, result))
+	assert.Equal(t, 3, asked, "at 22:30, 22:40 and 22:50; the last worker may start ten minutes before eleven")
+	assert.Equal(t, time.Date(2026, 11, 26, 22, 0, 0, 0, time.UTC), clk.Now().UTC())
+	o.door = nil
 	// A gate that asks for checks has the run look at the cluster.
 	o.gates[0].Checks, asked = []string{"CHK-CP-001"}, 0
 	require.NoError(t, s.rest(t.Context(), "al9qy", o, result))

@@ -352,7 +352,7 @@ func (s *session) rest(ctx context.Context, id string, o runOptions, result migr
 	case result.Gate != "":
 		err = s.awaitApproval(ctx, id, result.Gate, o.terms)
 	case shut >= 0:
-		s.knock(ctx, id, o.gates[shut], result)
+		s.knock(ctx, id, o.gates[shut], result, nights.Ask(o.door))
 	default:
 		s.sleep(ctx, id, result.NotBefore)
 	}
@@ -391,16 +391,20 @@ func (s *session) awaitApproval(ctx context.Context, id, gate string, terms migr
 	return err
 }
 
-// mostKnocking is how long a run asks a shut gate and nobody else: after it the run looks itself, and sees what people have asked for, and that its window has closed.
+// mostKnocking is how long a run asks a shut gate and nobody else: after it the run looks itself, and sees what people have asked for.
 const mostKnocking = time.Hour
 
-// knock asks the address of a shut gate every so often until it has something else to say. The cluster is not read meanwhile.
-func (s *session) knock(ctx context.Context, id string, g gate.Gate, result migrate.Result) {
+// knock asks the address of a shut gate every so often until it has something else to say, or what waits for it may not begin any more, because its window is over. The cluster
+// is not read meanwhile.
+func (s *session) knock(ctx context.Context, id string, g gate.Gate, result migrate.Result, door func(time.Time, migrate.Start) *migrate.Wait) {
 	_, _ = fmt.Fprintf(s.app.Err, "%s: asking gate %s again every %s; Ctrl-C ends the wait, and the same command waits again\n", id, g.Name, g.Again)
 	asker := &gate.Asker{Client: gate.Client(nil)}
 	for until := s.app.Clock.Now().Add(mostKnocking); s.app.Clock.Now().Before(until); {
 		s.nap(ctx, s.app.Clock.Now().Add(g.Again))
 		if ctx.Err() != nil {
+			return
+		}
+		if door != nil && door(s.app.Clock.Now(), result.Start) != nil {
 			return
 		}
 		if err := asker.Knock(ctx, g); err == nil || s.secrets.text(err.Error()) != result.Why {

@@ -162,6 +162,8 @@ type Result struct {
 	NotBefore time.Time
 	// Shut is the gate of the playbook that is shut, and Why what shuts it; empty when none is.
 	Shut, Why string
+	// Start is what waits for that gate.
+	Start Start
 	// Limited means that the run did as much as it was to do at once.
 	Limited bool
 	// Exposed means that etcd needs both control planes where the run ended, however it ended: the loss of either stops writes.

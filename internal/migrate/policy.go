@@ -96,7 +96,7 @@ func (e *Engine) refused(ctx context.Context, start Start) *Result {
 	}
 	message := fmt.Sprintf("gate %s is shut: %s", refusal.Gate, refusal.Why)
 	message += also(e.logged(history.Event{Type: history.GateWaiting, Phase: start.Phase, Step: start.Step, Message: message}))
-	return &Result{Outcome: Paused, Shut: refusal.Gate, Why: refusal.Why, NotBefore: e.Clock.Now().Add(refusal.Again), Message: message}
+	return &Result{Outcome: Paused, Shut: refusal.Gate, Why: refusal.Why, Start: start, NotBefore: e.Clock.Now().Add(refusal.Again), Message: message}
 }
 
 // classOf is the kind of a failure, for those who count them: a fleet, an alert.
