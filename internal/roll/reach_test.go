@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -164,7 +167,7 @@ func TestAWayThatDoesNotGoByNamesIsRefused(t *testing.T) {
 	t.Parallel()
 	c := with(t, firstNew("")...)
 	server := serve(t, nil)
-	c.Inside = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(server)}}
+	c.Inside = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(server.Certificate())}}
 	require.NoError(t, c.Reach(t.Context()))
 	err := c.VerifyReach(t.Context())
 	require.ErrorIs(t, err, ErrNoWay)
@@ -177,15 +180,23 @@ func TestAWayThatDoesNotGoByNamesIsRefused(t *testing.T) {
 	require.NoError(t, c.VerifyReach(t.Context()))
 }
 
-// other is the certificate of an authority that has nothing to do with a test's server.
-func other(t *testing.T) []byte {
+// selfSigned is the certificate of somebody who has no authority but itself.
+func selfSigned(t *testing.T, name string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, DNSNames: []string{name}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// other is the certificate of an authority that has nothing to do with a test's server.
+func other(t *testing.T) []byte {
+	t.Helper()
+	return pemOf(selfSigned(t, "nobody").Leaf)
 }
 
 // serve answers 404 under the name example.com.
@@ -212,21 +223,76 @@ func TestWhoeverElseAnswersIsTold(t *testing.T) {
 		return err
 	}
 	server := serve(t, nil)
-	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", pemOf(server))), "the legacy server")
+	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", pemOf(server.Certificate()))), "the legacy server")
 	assert.True(t, misled(ask(server.URL, "al9qy-cp-x", other(t))), "the ingress itself")
 	assert.True(t, misled(ask(server.URL, "example.com", other(t))), "another cluster's server, or the ingress by that very name")
 	assert.True(t, misled(ask(unknowing(t), "al9qy-cp-x", nil)), "an ingress that does not know the name")
 	err := ask(vacant(t), "example.com", nil)
 	assert.False(t, misled(err), "an ingress that has nobody for it: %v", err)
 	assert.True(t, kube.Transient(err), "which is waited for: %v", err)
-	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server))), "it answers, if only that it has nothing")
+	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server.Certificate()))), "it answers, if only that it has nothing")
 	server.Close()
-	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server))), "nobody is there")
+	assert.False(t, misled(ask(server.URL, "example.com", pemOf(server.Certificate()))), "nobody is there")
 
 	c := with(t, firstNew("")...)
 	c.Inside = &rest.Config{Host: "https://api.al9qy.test"}
 	require.EqualError(t, c.elsewhere(errors.New("no")), "the new API server cannot be asked by its own name: whoever answers at https://api.al9qy.test is not it; the way into the workload cluster has to lead "+
 		"through the management cluster's ingress, which Ingress org-acme/migration-al9qy-api is for, with TLS passed through and the server's name in it; name such a way with --workload-kubeconfig and run again, or take the phase back with migrate rollback al9qy --to adopt: no")
+}
+
+// TestAnIngressMayTakeAMinute to lead to the new API server: until then it shows a certificate of its own.
+func TestAnIngressMayTakeAMinute(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		misleads int64 // so many connections
+		says     string
+	}{
+		"and leads at last": {60, ""},
+		"and no more":       {61, "the new API server cannot be asked by its own name: whoever answers at"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ingress, api := selfSigned(t, "ingress.local"), selfSigned(t, "al9qy-cp-x")
+			var connections atomic.Int64
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, map[string]string{"/api": `{"kind": "APIVersions"}`, "/apis": `{"kind": "APIGroupList", "groups": []}`}[r.URL.Path])
+			}))
+			s.Config.ErrorLog = log.New(io.Discard, "", 0)
+			s.TLS = &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+				assert.Equal(t, "al9qy-cp-x", hello.ServerName)
+				if connections.Add(1) > test.misleads {
+					return &api, nil
+				}
+				return &ingress, nil
+			}}
+			s.StartTLS()
+			t.Cleanup(s.Close)
+			c := with(t)
+			clk := leaping{clocktesting.NewFakeClock(time.Unix(0, 0))}
+			c.Clock, c.Patience = clk, time.Minute
+			c.Inside = &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(api.Leaf)}}
+			met := &servers{note: func(string, ...any) {}, before: &server{away: map[string]bool{}}}
+			err := c.meet(t.Context(), met, c.byOwnName("al9qy-cp-x"))
+			assert.Equal(t, time.Unix(60, 0), clk.Now())
+			if test.says != "" {
+				require.ErrorIs(t, err, ErrNoWay)
+				require.ErrorContains(t, err, test.says)
+				return
+			}
+			require.NoError(t, err)
+			assert.NotNil(t, met.after)
+		})
+	}
+}
+
+// leaping never lets anybody wait.
+type leaping struct{ *clocktesting.FakeClock }
+
+func (c leaping) NewTimer(d time.Duration) clock.Timer {
+	timer := c.FakeClock.NewTimer(d)
+	c.Step(d)
+	return timer
 }
 
 // unknowing is an ingress that says of every name that it does not know it: an alert is level and reason (RFC 8446, 6; RFC 6066, 3).
@@ -253,7 +319,6 @@ func unknowing(t *testing.T) string {
 	return "https://" + listener.Addr().String()
 }
 
-// pemOf is the certificate of a test's server, which is for example.com.
-func pemOf(s *httptest.Server) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+func pemOf(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }

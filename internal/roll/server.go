@@ -159,8 +159,25 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 	if s.before, err = newServer(c.Inside); err != nil {
 		return fmt.Errorf("asking the old API server: %w", err)
 	}
+	if err := c.meet(ctx, s, config); err != nil {
+		return err
+	}
+	if err := s.compareObjects(ctx); err != nil {
+		return err
+	}
+	for _, compare := range []func(context.Context) error{s.compareSecrets, s.compareTokens} {
+		if err := s.patiently(ctx, compare); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet connects to the new API server. An ingress may take a while to lead to it, and it may take a while to reach the APIs that others serve.
+func (c *Roller) meet(ctx context.Context, s *servers, config *rest.Config) error {
 	since := c.Clock.Now()
-	err = c.poll(ctx, func(context.Context) (string, error) {
+	err := c.poll(ctx, func(context.Context) (string, error) {
+		var err error
 		s.after, err = newServer(config)
 		switch {
 		case misled(err) && c.Clock.Since(since) < ingressTakes:
@@ -181,14 +198,6 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 	}
 	if away := slices.Sorted(maps.Keys(s.after.away)); len(away) > 0 {
 		s.note("not compared, because neither API server reaches it: %s", strings.Join(away, ", "))
-	}
-	if err := s.compareObjects(ctx); err != nil {
-		return err
-	}
-	for _, compare := range []func(context.Context) error{s.compareSecrets, s.compareTokens} {
-		if err := s.patiently(ctx, compare); err != nil {
-			return err
-		}
 	}
 	return nil
 }
