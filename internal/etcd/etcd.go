@@ -182,8 +182,8 @@ func newEndpoint(e Endpoint, opts Options) (*endpoint, error) {
 			Transport: &http.Transport{
 				DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 				TLSClientConfig: config.Clone(),
-				// One request is all there is, and an open connection would outlive the question.
-				DisableKeepAlives: true,
+				// A learner is looked at until it is near enough. A handshake and a page that is packed, every time, are what kept an etcd with few processors from answering the learner.
+				DisableCompression: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -209,6 +209,7 @@ func (t TLS) config(serverName string) (*tls.Config, error) {
 func (c *Client) Close() error {
 	var all []error
 	for _, e := range c.endpoints {
+		e.http.CloseIdleConnections()
 		if err := e.grpc.Close(); err != nil {
 			all = append(all, &Error{Endpoint: e.name, Operation: "goodbye", Err: err})
 		}
