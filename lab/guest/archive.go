@@ -44,12 +44,15 @@ type ContainerImage struct {
 // OneProcessor has a Go program run on one processor at a time: where the others are emulated by the same two that everything runs on, keeping them busy costs more than it gives.
 const OneProcessor = "GOMAXPROCS=1"
 
+// LessCollecting has a Go program collect garbage half as often: where processors are emulated, memory is not what is short.
+const LessCollecting = "GOGC=200"
+
 // EtcdImage is etcd under a name, for guests whose processors are emulated: in those that share two processors a message takes up to two seconds to the other one and back, and
-// members that hear nothing of their leader for the usual second elect all the time. Flags are stronger.
+// members that hear nothing of their leader for the usual second elect all the time. API servers hear once a minute, not every five seconds for each of their watches, that nothing has changed. Flags are stronger.
 func EtcdImage(ref string) ContainerImage {
 	return ContainerImage{
 		Ref: ref, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl},
-		Env: []string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000", OneProcessor},
+		Env: []string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000", "ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL=1m", OneProcessor, LessCollecting},
 	}
 }
 

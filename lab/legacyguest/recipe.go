@@ -106,7 +106,7 @@ func components() []builder.Component {
 func images() []guest.ContainerImage {
 	kube := func(name string, tools bool) guest.ContainerImage {
 		return guest.ContainerImage{
-			Ref: registry + name + ":" + kubernetesTag, Tools: tools, Programs: map[string]string{"/usr/local/bin/" + name: name}, Env: []string{guest.OneProcessor},
+			Ref: registry + name + ":" + kubernetesTag, Tools: tools, Programs: map[string]string{"/usr/local/bin/" + name: name}, Env: []string{guest.OneProcessor, guest.LessCollecting},
 		}
 	}
 	other := func(ref, entrypoint string) guest.ContainerImage {
