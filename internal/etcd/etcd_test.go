@@ -68,8 +68,11 @@ func TestAClientNeedsAllItsParts(t *testing.T) {
 func TestMetricsAreReadOnceAndInFull(t *testing.T) {
 	t.Parallel()
 	answer := func(w http.ResponseWriter) { _, _ = w.Write([]byte("up 1\n")) }
+	connections := map[string]bool{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "GET /metrics", r.Method+" "+r.URL.Path)
+		assert.Empty(t, r.Header.Get("Accept-Encoding"), "packing is work")
+		connections[r.RemoteAddr] = true
 		assert.Equal(t, "example.com", r.TLS.ServerName, "an ingress sees the name, not the address")
 		answer(w)
 	}))
@@ -85,9 +88,12 @@ func TestMetricsAreReadOnceAndInFull(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close()) }()
 
-	text, err := client.Metrics(t.Context(), at)
-	require.NoError(t, err)
-	assert.Equal(t, "up 1\n", string(text))
+	for range 3 {
+		text, err := client.Metrics(t.Context(), at)
+		require.NoError(t, err)
+		assert.Equal(t, "up 1\n", string(text))
+	}
+	assert.Len(t, connections, 1, "who looks again and again does not shake hands every time")
 	for want, f := range map[string]func(http.ResponseWriter){
 		"it answers 403 Forbidden": func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) },
 		"it answers 302 Found": func(w http.ResponseWriter) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -268,7 +269,17 @@ var planted = "kubeadm join 10.0.0.1:6443 --token " + secrets[0] + " --certifica
 func TestHealthEndpointsAreAsked(t *testing.T) {
 	kubelet := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	defer kubelet.Close()
-	forbidden := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	connections := 0
+	forbidden := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte("who are you?"))
+	}))
+	forbidden.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections++
+		}
+	}
+	forbidden.StartTLS()
 	defer forbidden.Close()
 	broken := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	defer broken.Close()
@@ -276,9 +287,13 @@ func TestHealthEndpointsAreAsked(t *testing.T) {
 	g := newGuest(t)
 	a := g.agent(contract.GuestConfig{})
 	a.KubeletURL, a.APIURL = kubelet.URL, forbidden.URL
-	look := a.Look(t.Context())
-	assert.True(t, look.Kubelet)
-	assert.True(t, look.API, "a server that refuses anonymous requests serves")
+	var look contract.Guest
+	for range 3 {
+		look = a.Look(t.Context())
+		assert.True(t, look.Kubelet)
+		assert.True(t, look.API, "a server that refuses anonymous requests serves")
+	}
+	assert.Equal(t, 1, connections, "a handshake is a lot to ask of an emulated guest")
 	a.KubeletURL, a.APIURL = forbidden.URL, broken.URL
 	look = a.Look(t.Context())
 	assert.False(t, look.Kubelet)
