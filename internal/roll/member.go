@@ -194,13 +194,10 @@ const measuring = 5 * time.Second
 // because nobody promoted it in time, leaves its etcd behind, and that one is connected and up to date.
 func (c *Roller) Promote(ctx context.Context) error {
 	good := 0
-	var earlier etcd.Peer
-	var takes time.Duration
-	var far string
-	var looked time.Time
+	way := &distance{enough: cmp.Or(c.Slowest, NearEnough)}
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		if far != "" && c.Clock.Since(looked) < measuring {
-			return far, nil
+		if c.Clock.Now().Before(way.again) {
+			return way.far, nil
 		}
 		if err := c.stillBoots(ctx); err != nil {
 			return "", err
@@ -214,7 +211,6 @@ func (c *Roller) Promote(ctx context.Context) error {
 		case !m.Learner:
 			return "", nil
 		}
-		far, looked = "", c.Clock.Now()
 		peers, err := c.Members.Peers(ctx, c.legacyEndpoint())
 		if err != nil {
 			return "", err
@@ -223,13 +219,9 @@ func (c *Roller) Promote(ctx context.Context) error {
 			good = 0
 			return "the connection to learner " + m.ID.String(), nil
 		}
-		if latest, measured := peers[m.ID].Since(earlier); measured {
-			earlier, takes = peers[m.ID], latest
-		}
-		if takes > cmp.Or(c.Slowest, NearEnough) {
+		if way.isFar(m.ID, peers[m.ID], c.Clock.Now()) {
 			good = 0
-			far = fmt.Sprintf("learner %s to come nearer: a message to it and back takes %s, and every write would wait for it; %s is near enough", m.ID, takes.Round(time.Millisecond), cmp.Or(c.Slowest, NearEnough))
-			return far, nil
+			return way.far, nil
 		}
 		if good++; good < steady {
 			return "the connection to learner " + m.ID.String() + " to last", nil
@@ -246,10 +238,32 @@ func (c *Roller) Promote(ctx context.Context) error {
 			return "learner " + m.ID.String() + " to catch up", nil
 		}
 		if err == nil {
-			c.note("member %s votes%s", m.ID, roundTrip(takes))
+			c.note("member %s votes%s", m.ID, roundTrip(way.takes))
 		}
 		return "", err
 	})
+}
+
+// distance is what was measured of the way to a learner.
+type distance struct {
+	enough, takes time.Duration
+	earlier       etcd.Peer
+	// again is when it is worth looking again, and far what is said until then.
+	again time.Time
+	far   string
+}
+
+// isFar looks at what was measured since the last look, or, when nothing was, at what was measured before.
+func (d *distance) isFar(learner etcd.ID, peer etcd.Peer, now time.Time) bool {
+	if latest, measured := peer.Since(d.earlier); measured {
+		d.earlier, d.takes = peer, latest
+	}
+	if d.takes <= d.enough {
+		return false
+	}
+	d.again = now.Add(measuring)
+	d.far = fmt.Sprintf("learner %s to come nearer: a message to it and back takes %s, and every write would wait for it; %s is near enough", learner, d.takes.Round(time.Millisecond), d.enough)
+	return true
 }
 
 // roundTrip says how far away a member is, once that was measured: etcd does so every half minute.
