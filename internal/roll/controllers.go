@@ -29,12 +29,13 @@ mkdir -p manifests-stopped
 for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
   if [ -e "manifests/$file" ]; then mv "manifests/$file" "manifests-stopped/$file"; fi
 done`
+	// An image without rmdir must not hold up a rollback for an empty folder.
 	moveBack = `set -eu
 for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
   if [ -e "manifests-stopped/$file" ]; then mv "manifests-stopped/$file" "manifests/$file"; fi
   [ -e "manifests/$file" ]
 done
-if [ -d manifests-stopped ]; then rmdir manifests-stopped; fi`
+if [ -d manifests-stopped ]; then rmdir manifests-stopped || echo "an empty folder stays"; fi`
 	// hangUp ends the API server for a minute, and puts its manifest back whatever happens to whoever asked for it: after about 140 s without it the
 	// liveness probe would make the VM again.
 	hangUp = `set -eu

@@ -89,7 +89,9 @@ spec:
   template:
     metadata: {labels: {app: echo}}
     spec:
-      tolerations: [{operator: Exists}]
+      tolerations: # Not everything: who tolerates a cordon comes back to the master that is drained.
+        - {key: node-role.kubernetes.io/master, operator: Exists, effect: NoSchedule}
+        - {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
       containers:
         - name: echo
           image: lab.test/echo:1

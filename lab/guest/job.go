@@ -298,7 +298,7 @@ wait $! || test $? = 143
 const toolsScript = `
 cd /
 list() {
-  for f in sh sleep cat ls cp mv rm mkdir chroot env grep sed ip nft conntrack iptables iptables-save iptables-restore \
+  for f in sh sleep cat ls cp mv rm mkdir rmdir chroot env grep sed ip nft conntrack iptables iptables-save iptables-restore \
     ip6tables ip6tables-save ip6tables-restore; do command -v $f; done
   ls /usr/lib/x86_64-linux-gnu/xtables/*.so
   echo /etc/protocols
