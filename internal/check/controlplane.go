@@ -146,6 +146,9 @@ func etcdVolumeFree(v *view) verdict {
 			others = append(others, volume.Name+" is too small")
 		case !slices.Contains(volume.Modes, corev1.ReadWriteOnce):
 			others = append(others, volume.Name+" cannot be mounted by one machine alone (ReadWriteOnce)")
+		case volume.Released != "":
+			// A machine that was taken back leaves such a one, with an etcd in it that is no member any more.
+			others = append(others, fmt.Sprintf(`%s was let go by claim %s and keeps its data: have it emptied, then free it with kubectl patch pv %[1]s --type json -p '[{"op":"remove","path":"/spec/claimRef"}]'`, volume.Name, volume.Released))
 		default:
 			fitting = append(fitting, volume.Name)
 		}

@@ -692,6 +692,14 @@ func Registry() []Check {
 			Fix:   "Move the files to storage that is reached from every node, or let the application copy them to another replica, and delete the claim.",
 			run:   volumesCanMove,
 		},
+		{
+			ID: "CHK-NODE-011", Category: categoryNodes, Title: "no pod comes back to a cordoned node", Short: "pod comes back", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "ask the owners to name the taints that their pods have to tolerate, for example node-role.kubernetes.io/master, instead of all of them",
+			Looks: "Pods that a drain evicts, that a controller makes again, and that tolerate the taint node.kubernetes.io/unschedulable, most often because they tolerate everything.",
+			Why:   "The scheduler may put their successors on the node that is being drained, and often prefers it, because it has just lost one of them. They are evicted again, and the drain does not end.",
+			Fix:   "Change the tolerations in the pod template: {operator: Exists} without a key is for DaemonSets.",
+			run:   staysAway,
+		},
 
 		{
 			ID: "CHK-CAPI-001", Category: categoryTarget, Title: "Cluster API is installed", Short: "no Cluster API", Severity: Block, Needs: []Fact{Abilities}, Fixed: fixedTakeover, Beyond: true,

@@ -209,6 +209,20 @@ func madeAgain(v *view) verdict {
 	return held("every pod that leaves has a controller")
 }
 
+// staysAway looks for pods that a cordon does not keep away.
+func staysAway(v *view) verdict {
+	var items []string
+	for i := range v.Workloads.Pods {
+		if p := &v.Workloads.Pods[i]; p.Returns {
+			items = append(items, named(p))
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "%s the taint of cordoned nodes", plural(len(items), "pod tolerates", "pods tolerate"))
+	}
+	return held("a cordon keeps every pod away that leaves")
+}
+
 // endsInTime looks for pods that hang while they terminate.
 func endsInTime(v *view) verdict {
 	var items []string

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capidrain "sigs.k8s.io/cluster-api/core/reconcilers/machine/drain"
@@ -102,6 +103,7 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 	deadline := d.Clock.NewTimer(d.Patience)
 	defer deadline.Stop()
 	told, began, forced := "", false, false
+	back := &comeback{first: map[types.UID]bool{}}
 	for {
 		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
 		if err != nil {
@@ -111,6 +113,7 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 			began = true
 			d.noteLosses(m.Node, pods.Pods())
 		}
+		d.noteReturns(m.Node, back, pods.Pods())
 		result := helper.EvictPods(ctx, pods)
 		if ctx.Err() != nil {
 			return fmt.Errorf("draining node %s: %w", m.Node, ctx.Err())
@@ -203,6 +206,37 @@ func (d *Drainer) noteLosses(node string, pods []*corev1.Pod) {
 	d.Note(fmt.Sprintf("with node %s go files that only it has, of %s%s", node, strings.Join(losing, ", "), more))
 }
 
+// comeback is what was seen of pods that come back to a node that is drained.
+type comeback struct {
+	// first are the pods of the first look.
+	first       map[types.UID]bool
+	began, said bool
+}
+
+// noteReturns notes, once, that pods come back to a node although it is cordoned. Cluster API's drain evicts them again and again, and its conditions do not say why there is no end.
+func (d *Drainer) noteReturns(node string, back *comeback, pods []*corev1.Pod) {
+	var again []*corev1.Pod
+	for _, p := range pods {
+		switch {
+		case !back.began:
+			back.first[p.UID] = true
+		case !back.first[p.UID] && returns(p):
+			again = append(again, p)
+		}
+	}
+	back.began = true
+	if len(again) == 0 || back.said {
+		return
+	}
+	back.said = true
+	sentence := fmt.Sprintf("%s came to node %s although it is cordoned, and others will: they tolerate the taint %s, and the drain does not end before what makes them tolerates less",
+		names(again), node, corev1.TaintNodeUnschedulable)
+	d.tell("%s", sentence)
+	if d.Note != nil {
+		d.Note(sentence)
+	}
+}
+
 // unreachable tells of a node whose kubelet is silent.
 func unreachable(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -283,11 +317,16 @@ func (p *Pod) sentence(refusal string) string {
 		if p.Held.Since != nil {
 			text += ", since " + p.Held.Since.Format(time.RFC3339)
 		}
-		return text + "; look: " + p.Held.Look
+		text += "; look: " + p.Held.Look
 	case refusal != "":
-		return text + ": " + refusal
+		text += ": " + refusal
 	case p.Reason != "":
-		return text + ": " + p.Reason
+		text += ": " + p.Reason
+	default:
+		text += ": its turn has not come"
 	}
-	return text + ": its turn has not come"
+	if p.Returns {
+		text += ", and it tolerates the taint " + corev1.TaintNodeUnschedulable + ": have what makes it tolerate less, or the scheduler may put the next one here again"
+	}
+	return text
 }

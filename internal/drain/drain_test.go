@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -179,4 +180,56 @@ func TestAnInterruptedDrainEnds(t *testing.T) {
 	err := d.Drain(ctx, theNode())
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "node worker-k3m9a stays cordoned until somebody says: kubectl uncordon worker-k3m9a")
+}
+
+// TestPodsThatComeBackAreNamed: whatever tolerates a cordon may be scheduled to the very node that is drained, and who waits for the end has to know why there is none.
+func TestPodsThatComeBackAreNamed(t *testing.T) {
+	t.Parallel()
+	tolerant := func(n int) *corev1.Pod {
+		return pod(fmt.Sprintf("echo-%d", n), func(p *corev1.Pod) {
+			p.UID, p.Spec.Tolerations = types.UID(p.Name), []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		})
+	}
+	made := 1
+	d, _ := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(c client.Client, o client.Object) error {
+		if err := c.Delete(t.Context(), o); err != nil {
+			return err
+		}
+		if made++; made > 4 {
+			return nil // Its tolerations were changed meanwhile.
+		}
+		return c.Create(t.Context(), tolerant(made))
+	}, tolerant(1))
+	var told, noted []string
+	d.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	d.Note = func(sentence string) { noted = append(noted, sentence) }
+	require.NoError(t, d.Drain(t.Context(), theNode()))
+	const said = "shop/echo-2 came to node worker-k3m9a although it is cordoned, and others will: they tolerate the taint node.kubernetes.io/unschedulable, " +
+		"and the drain does not end before what makes them tolerates less"
+	assert.Equal(t, []string{said}, noted, "once")
+	assert.Contains(t, told, said)
+	assert.Equal(t, 5, made)
+}
+
+// TestWhoToleratesACordon goes by the taint's key and effect; a pod that nobody makes again does not come back.
+func TestWhoToleratesACordon(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		toleration corev1.Toleration
+		want       bool
+	}{
+		"everything":         {corev1.Toleration{Operator: corev1.TolerationOpExists}, true},
+		"no scheduling":      {corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, true},
+		"cordons":            {corev1.Toleration{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists}, true},
+		"not being executed": {corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}, false},
+		"masters":            {corev1.Toleration{Key: "node-role.kubernetes.io/master", Operator: corev1.TolerationOpExists}, false},
+	} {
+		p := pod("echo", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{test.toleration} })
+		assert.Equal(t, test.want, Explain([]corev1.Pod{*p}, nil, now)[0].Returns, name)
+		unmanaged(p)
+		assert.False(t, Explain([]corev1.Pod{*p}, nil, now)[0].Returns, name)
+	}
+	left := Explain([]corev1.Pod{*pod("echo", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} })}, nil, now)[0]
+	assert.Equal(t, "pod shop/echo of ReplicaSet/echo-7c9: its turn has not come, and it tolerates the taint node.kubernetes.io/unschedulable: "+
+		"have what makes it tolerate less, or the scheduler may put the next one here again", left.sentence(""))
 }

@@ -11,6 +11,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -40,6 +41,8 @@ type Pod struct {
 	Reason string
 	// Held says what would keep the pod now; nil when it would leave.
 	Held *Hold
+	// Returns: the scheduler may put the one that is made in its place on the same node again, although it is cordoned.
+	Returns bool
 	// Loses is what only the node has of the pod's files, as [Local] names it; nothing for a pod that is not evicted.
 	Loses []string
 }
@@ -100,8 +103,16 @@ func explain(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 	}
 	if p.Action == Evict {
 		p.Loses = Local(pod)
+		p.Returns = owner != nil && returns(pod)
 	}
 	return p
+}
+
+// returns tells of a pod that tolerates the taint of a cordoned node: neither the taint nor the scheduler's plugin NodeUnschedulable keeps it away (Kubernetes,
+// pkg/scheduler/framework/plugins/nodeunschedulable). Its successor may well prefer the node that just lost a pod of its kind, and a drain of it never ends.
+func returns(pod *corev1.Pod) bool {
+	cordoned := &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, cordoned, false) })
 }
 
 // stuck tells about a pod that terminates for longer than it may.

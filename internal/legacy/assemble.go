@@ -719,8 +719,8 @@ func assembleFleet(objects []object, ids []string, opts Options) *Fleet {
 		case "CustomResourceDefinition":
 			f.CRDs = append(f.CRDs, crd(o))
 		case "PersistentVolume":
-			if v := decode[corev1.PersistentVolume](a, o).Object; v.Status.Phase == corev1.VolumeAvailable {
-				f.Volumes = append(f.Volumes, Volume{v.Name, v.Spec.StorageClassName, v.Spec.Capacity.Storage().Value(), v.Spec.AccessModes})
+			if v := decode[corev1.PersistentVolume](a, o).Object; v.Status.Phase == corev1.VolumeAvailable || v.Status.Phase == corev1.VolumeReleased {
+				f.Volumes = append(f.Volumes, unclaimed(&v))
 			}
 		case "StorageClass":
 			if f.Provisioners == nil {
@@ -751,6 +751,15 @@ func assembleFleet(objects []object, ids []string, opts Options) *Fleet {
 	}
 	f.Records = slices.Sorted(maps.Keys(records))
 	return f
+}
+
+// unclaimed is a volume without a claim that exists.
+func unclaimed(v *corev1.PersistentVolume) Volume {
+	out := Volume{Name: v.Name, Class: v.Spec.StorageClassName, Bytes: v.Spec.Capacity.Storage().Value(), Modes: v.Spec.AccessModes}
+	if claim := v.Spec.ClaimRef; claim != nil && v.Status.Phase == corev1.VolumeReleased {
+		out.Released = claim.Namespace + "/" + claim.Name
+	}
+	return out
 }
 
 func host(doc Doc[corev1.Node]) Host {

@@ -31,7 +31,7 @@ type Fleet struct {
 	Hosts []Host
 	// CRDs are the names of the custom resource definitions with their served versions and labels; nil when the source cannot tell.
 	CRDs []CRD
-	// Volumes are those that nobody has claimed, sorted by name.
+	// Volumes are those that nobody has claimed, or whose claim is gone, sorted by name.
 	Volumes []Volume
 	// Provisioners are the names of storage classes, with what makes volumes of them; nil when the source cannot tell.
 	Provisioners map[string]string
@@ -52,7 +52,7 @@ type Host struct {
 	CPU, Memory int64
 }
 
-// Volume is a volume that a claim may still get.
+// Volume is a volume that a claim may still get, if need be after somebody has freed it.
 type Volume struct {
 	Name  string
 	Class string
@@ -60,6 +60,8 @@ type Volume struct {
 	Bytes int64
 	// Modes are the ways in which it can be mounted.
 	Modes []corev1.PersistentVolumeAccessMode
+	// Released is the claim, namespace/name, that had it and is gone: its data are still there, and no other claim gets it. Empty for a free one.
+	Released string
 }
 
 // CRD is an installed custom resource definition.

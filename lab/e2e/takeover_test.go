@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -94,6 +96,37 @@ func (w *world) controlPlaneComesAndGoes(ctx context.Context) {
 	assert.Equal(w.t, proof.Untouched, report.Proof.Outcome, "going back restarts nothing")
 	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
 	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
+	w.volumeIsFreed(ctx)
+}
+
+// volumeIsFreed does what CHK-ETCD-014 asks people for after a machine was taken back: its volume is emptied, and no longer kept for a claim that is gone.
+func (w *world) volumeIsFreed(ctx context.Context) {
+	w.t.Helper()
+	w.eventually(ctx, medium, "the volume of the machine that is gone is let go and freed", func(ctx context.Context) error {
+		volumes, err := w.list(ctx, w.mc, "persistentvolumes")
+		if err != nil {
+			return err
+		}
+		for i := range volumes {
+			if phase, _, _ := unstructured.NestedString(volumes[i].Object, "status", "phase"); phase != string(corev1.VolumeReleased) {
+				continue
+			}
+			name := volumes[i].GetName()
+			places, err := filepath.Glob(filepath.Join(w.dir, "mc", "hosts", "*", "hostfs", filepath.Dir(legacycluster.EtcdPath), name))
+			if err != nil {
+				return err
+			}
+			if len(places) != 1 {
+				return fmt.Errorf("volume %s is in %v", name, places)
+			}
+			if err := os.RemoveAll(places[0]); err != nil {
+				return err
+			}
+			_, err = w.mc(ctx, "patch", "persistentvolume", name, "--type", "json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
+			return err
+		}
+		return errors.New("no volume is released")
+	})
 }
 
 func (w *world) members(ctx context.Context) etcd.Table {
