@@ -358,8 +358,10 @@ func examples() map[string]example {
 			fail: []broken{
 				{"none", byHand(), Decide, "no volume of class"},
 				{"too small", byHand(legacy.Volume{Name: "spare", Class: "g8s-storage", Bytes: 1 << 30}), Decide, "too small"},
-				{"kept for nobody", byHand(legacy.Volume{Name: "spare", Class: "g8s-storage", Bytes: 15 << 30, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Released: "org-acme/al9qy-cp-x-etcd"}), Decide,
-					"spare was let go by claim org-acme/al9qy-cp-x-etcd and keeps its data: have it emptied, then free it with kubectl patch pv spare --type json"},
+				{
+					"kept for nobody", byHand(legacy.Volume{Name: "spare", Class: "g8s-storage", Bytes: 15 << 30, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Released: "org-acme/al9qy-cp-x-etcd"}), Decide,
+					"spare was let go by claim org-acme/al9qy-cp-x-etcd and keeps its data: have it emptied, then free it with kubectl patch pv spare --type json",
+				},
 				{"of another class", byHand(legacy.Volume{Name: "spare", Class: "fast", Bytes: 15 << 30}), Decide, "no volume of class"},
 				{
 					"for many readers",
