@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -25,6 +26,8 @@ import (
 
 const (
 	defaultTimeout = 10 * time.Second
+	// What gRPC gives a connection if nobody says otherwise (google.golang.org/grpc, dialoptions.go).
+	connectTimeout = 20 * time.Second
 	// A refused connection is tried again for about a second: an ingress that reloads must not look like an etcd that is gone.
 	retries     = 5
 	retryPause  = 200 * time.Millisecond
@@ -168,6 +171,8 @@ func newEndpoint(e Endpoint, opts Options) (*endpoint, error) {
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
 			grpc.WithNoProxy(),
+			// gRPC gives up a connection after twenty seconds, however long the question may take.
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: max(connectTimeout, opts.Timeout)}),
 		},
 		Logger: zap.NewNop(), // What goes wrong is in the error; the library's own lines would land in the middle of a view.
 	})

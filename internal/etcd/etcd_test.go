@@ -108,6 +108,32 @@ func TestMetricsAreReadOnceAndInFull(t *testing.T) {
 	}
 }
 
+// TestAConnectionMayTakeAsLongAsItsQuestion: gRPC would give it up after twenty seconds, and a way through a pod of a busy machine took twice that.
+func TestAConnectionMayTakeAsLongAsItsQuestion(t *testing.T) {
+	t.Parallel()
+	cert, key := clientPair(t)
+	given := make(chan time.Duration, 1)
+	client, err := etcd.New(etcd.Options{
+		TLS: etcd.TLS{CA: cert, Cert: cert, Key: key}, Timeout: time.Hour, Endpoints: []etcd.Endpoint{{URL: "https://127.0.0.1:2379"}},
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			end, limited := ctx.Deadline()
+			if !limited {
+				end = time.Now().Add(24 * time.Hour)
+			}
+			select {
+			case given <- time.Until(end):
+			default:
+			}
+			return nil, errors.New("nobody is there")
+		},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	_, err = client.Status(t.Context(), "https://127.0.0.1:2379")
+	require.ErrorContains(t, err, "nobody is there")
+	assert.Greater(t, <-given, time.Minute)
+}
+
 // TestEndpointsWithOneURLAreAskedEach: members that are reached through their pods are all 127.0.0.1 to who asks.
 func TestEndpointsWithOneURLAreAskedEach(t *testing.T) {
 	t.Parallel()
