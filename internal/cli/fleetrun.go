@@ -439,7 +439,7 @@ func (w *fleetWork) look(ctx context.Context, start fleet.Start) *fleet.Outcome 
 // runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
 func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output, id string) (migrate.Result, error) {
 	for try := 1; ; try++ {
-		result, _, err := s.runOnce(ctx, o, outs, id)
+		result, err := s.runOnce(ctx, o, outs, id)
 		if try == startTries || !notBegun(result, err) {
 			return result, err
 		}

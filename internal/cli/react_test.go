@@ -231,8 +231,13 @@ func TestARunThatLeavesTwoVotersSaysSo(t *testing.T) {
 			var complaints strings.Builder
 			s, _ := newSession(App{Err: &complaints})
 			result.Exposed = exposed
-			_ = s.endedRun("al9qy", runOptions{until: "control-plane"}, result)
+			err := s.endedRun("al9qy", runOptions{until: "control-plane"}, result)
 			assert.Equal(t, exposed, strings.Contains(complaints.String(), warning), "%s: %s", result.Outcome, complaints.String())
+			if result.Outcome == migrate.Paused {
+				var end *outcome
+				require.ErrorAs(t, err, &end)
+				assert.Equal(t, exposed, end.code == CodeDecision, "a timer takes other ends for ordinary: %d", end.code)
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,9 +94,10 @@ type runOptions struct {
 	// clusters are those that the playbook of that name is for.
 	clusters playbook.Clusters
 	bookName string
-	// wait has the run stay until its time comes; noticed is what earlier turns of it have measured.
-	wait    bool
-	noticed *history.Impact
+	// noBook leaves the playbook that earlier runs followed.
+	noBook bool
+	// wait has the run stay until its time comes.
+	wait bool
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
 	door                   *playbook.Door
 	eachStep               bool
@@ -149,13 +151,13 @@ same; otherwise it says what differs and ends with exit code 5. A migration that
 
 With --playbook something begins only while a window is open: a node, a phase, the point of no return. What has begun is brought to a safe end. Outside of a window
 the run ends with exit code 4 and says when the next one opens; with --wait it stays until then, without asking anybody anything meanwhile.
-An approval that is missing ends it the same way, and with --wait it stays and hears of migrate approve. Not so where etcd needs two machines: there it ends.
+An approval that is missing ends it the same way, and with --wait it stays and hears of migrate approve. Not so where etcd needs two machines: there it ends, with exit code 8.
 
 A run that ended early, for whatever reason, goes on with the same command, also on another machine. The first Ctrl-C ends the run after the
 step it is at; the second one at once, and then the step is done again by the next run.
 
 Exit code 0 means that the phase was reached, 3 that a check or another run is in the way, 4 that the migration is paused, 5 that the plan is stale, 6 that the run
-stopped and can be resumed, 8 that a human has to decide.`,
+stopped and can be resumed, 8 that a human has to decide, or that the cluster must not rest where the run paused.`,
 		Example: `  migrate run al9qy --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --plan al9qy.plan --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
@@ -188,6 +190,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other, unless --concurrency says otherwise")
 	cmd.Flags().IntVar(&o.abreast, "concurrency", 1, "how many workers are replaced at the same time, after the first one, which goes alone; each has its own budgets to wait for")
+	cmd.Flags().BoolVar(&o.noBook, "no-playbook", false, "go on without the playbook that the last run followed, and so without its windows and gates")
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens, a soak time is over or somebody has approved, and go on, instead of ending with exit code 4")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
@@ -300,13 +303,12 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 func (s *session) turns(ctx context.Context, o runOptions, outs []output, id string) error {
 	for turn := 0; ; turn++ {
 		end := s.ending()
-		result, noticed, err := s.runOnce(ctx, o, outs, id)
+		result, err := s.runOnce(ctx, o, outs, id)
 		end()
 		if o.wait && turn > 0 && notBegun(result, err) {
 			// Whoever has waited for days does not leave because the API server restarts when the window opens.
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n", id, err)
 			result = migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now().Add(askAgain)}
-			noticed = o.noticed
 		}
 		if err == nil || !o.wait || !worthWaiting(result) {
 			return err
@@ -318,7 +320,7 @@ func (s *session) turns(ctx context.Context, o runOptions, outs []output, id str
 			return err
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
-		o.yes, o.lift, o.again, o.noticed = true, false, false, noticed
+		o.yes, o.lift, o.again = true, false, false
 		if err := s.setClock(); err != nil {
 			return err
 		}
@@ -467,26 +469,26 @@ func (s *session) nap(ctx context.Context, until time.Time) {
 	}
 }
 
-// runOnce runs until the goal is reached, something is in the way, or the time has not come, and tells what users could notice since the first turn.
-func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id string) (result migrate.Result, noticed *history.Impact, err error) {
+// runOnce runs until the goal is reached, something is in the way, or the time has not come.
+func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id string) (result migrate.Result, err error) {
 	if o.door != nil {
 		if err := s.rightClock(ctx); err != nil {
-			return result, noticed, err
+			return result, err
 		}
 	}
 	u, err := s.undertake(ctx, o, id)
 	if err != nil {
-		return result, noticed, err
+		return result, err
 	}
 	if err := s.mayBegin(ctx, o, u); err != nil {
-		return result, noticed, err
+		return result, err
 	}
 	view := s.newRunView()
 	id = newRunID()
 	o.snapshot = cmp.Or(o.snapshot, u.id+"-etcd-"+id+".db")
 	engine, err := s.engine(ctx, o, u, view)
 	if err != nil {
-		return result, noticed, err
+		return result, err
 	}
 	engine.Log.Watch = watchedBy(o, u, engine, view)
 	listens, deaf := context.WithCancel(context.WithoutCancel(ctx))
@@ -498,7 +500,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Terms: o.terms, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Estimates: o.planned(),
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Playbook: o.rules(), Estimates: o.planned(),
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
@@ -507,36 +509,43 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	if work == nil {
 		work = context.WithoutCancel(ctx)
 	}
+	var noticed *history.Impact
 	if idle := engine.Idle(work, opts, u.object); idle != nil && !o.back {
-		result, noticed = *idle, o.noticed
+		result = *idle
+		if noticed, err = migrate.LoadImpact(work, u.live.Reader, u.namespace, u.id); err != nil {
+			return result, err
+		}
 	} else {
 		measured, err := s.measure(work, o, u)
 		if err != nil {
-			return result, noticed, err
+			return result, err
 		}
+		opts.Measured = sync.OnceValue(measured)
 		if o.back {
 			result, err = engine.Back(work, opts, o.to)
 		} else {
 			result, err = engine.Forward(work, opts)
 		}
-		noticed = o.noticed.Then(measured())
+		opts.Measured() // What measures ends also when the run did not get the lock.
 		s.hearOut(work, listener, view)
 		if err != nil {
-			return result, noticed, s.cannotRun(u.id, err)
+			return result, s.cannotRun(u.id, err)
 		}
 	}
 	if o.wait && worthWaiting(result) {
 		// It is reported when it has ended.
-		return result, noticed, s.endedRun(u.id, o, result)
+		return result, s.endedRun(u.id, o, result)
 	}
 	doc := engine.Report(result, o.back)
-	doc.Impact = noticed
+	if noticed != nil {
+		doc.Impact = noticed
+	}
 	// Also a run that was interrupted hard says where it stands.
 	err = deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
 	if err != nil {
-		return result, noticed, err
+		return result, err
 	}
-	return result, noticed, s.endedRun(u.id, o, result)
+	return result, s.endedRun(u.id, o, result)
 }
 
 func knownPhase(flag, name string) error {
@@ -704,6 +713,9 @@ func (s *session) rests(o *runOptions, u *undertaking) bool {
 
 // mayBegin stops a run that must not begin: nothing has been written yet.
 func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) error {
+	if err := o.sameRules(u); err != nil {
+		return err
+	}
 	if s.rests(&o, u) {
 		return ended(CodeWaiting)
 	}
@@ -734,6 +746,24 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		return migrate.SetPause(ctx, change.Client, u.object, nil)
 	}
 	return nil
+}
+
+// rules is the name of the playbook whose windows or gates hold a run back; empty when none does.
+func (o *runOptions) rules() string {
+	if o.door == nil && len(o.gates) == 0 {
+		return ""
+	}
+	return cmp.Or(o.bookName, "without a name")
+}
+
+// sameRules refuses a run that has no playbook where the last one had one: whoever types the command again by heart, by day, would replace machines outside of every window.
+// Another playbook is people's business, and nothing keeps them from taking back.
+func (o *runOptions) sameRules(u *undertaking) error {
+	if o.back || o.noBook || o.book != nil || u.object == nil || u.object.Status.Playbook == "" || !migrate.Started(u.object) {
+		return nil
+	}
+	return usage(fmt.Sprintf("migrate run %s --playbook FILE, or --no-playbook to leave it", u.id),
+		"cluster %s is migrated by a playbook (%s), and this run would ask none of its windows and gates", u.id, u.object.Status.Playbook)
 }
 
 // mustPass stops a run that a check or a human stands in the way of.
@@ -1151,11 +1181,11 @@ func (s *session) pausedRun(id string, o runOptions, result migrate.Result, agai
 			next, warning = back, "The loss of either control plane machine stops writes, so do not rest here"
 		}
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s. Go on with: %s --approve %s%s\n", id, result.Message, warning, again, result.Gate, next)
-		return ended(CodeWaiting)
+		return ended(restCode(result, CodeWaiting))
 	}
 	if result.Shut != "" {
 		_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s%s\n", id, result.Message, again, back)
-		return ended(CodeBlocked)
+		return ended(restCode(result, CodeBlocked))
 	}
 	if !result.NotBefore.IsZero() {
 		again += back
@@ -1164,7 +1194,16 @@ func (s *session) pausedRun(id string, o runOptions, result migrate.Result, agai
 		again = strings.Replace(again, "migrate run", "migrate resume", 1)
 	}
 	_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
-	return ended(CodeWaiting)
+	return ended(restCode(result, CodeWaiting))
+}
+
+// restCode is the exit code of a run that paused, ordinary where a cluster may rest. Timers take a wait and a shut gate for ordinary ends: where etcd needs both of two members, or a
+// node is cordoned and does not drain, somebody has to know.
+func restCode(result migrate.Result, ordinary Code) Code {
+	if result.Exposed || errors.Is(result.Err, drain.ErrBlocked) {
+		return CodeDecision
+	}
+	return ordinary
 }
 
 // failedRun says how to try again, or, where there is no way back, what is left.

@@ -125,7 +125,7 @@ type RunReport struct {
 	Proof *proof.Proof `json:"proof,omitempty"`
 	// Facts are what the migration owes an account of, of all its runs; absent when there is nothing yet.
 	Facts *Facts `json:"facts,omitempty"`
-	// Impact is what the run's own measurements say of the cluster's users; absent when nothing was measured.
+	// Impact is what was measured for the cluster's users, by all runs of the migration; absent when nothing was.
 	Impact *Impact `json:"impact,omitempty"`
 }
 
@@ -140,6 +140,15 @@ type Facts struct {
 	Unpublished *Stretch `json:"unpublished,omitempty"`
 	// Authority says who had the private key of the cluster's certificate authority.
 	Authority *Exposure `json:"authority,omitempty"`
+	// Proved is the last time somebody looked whether anything was restarted, whichever run that was.
+	Proved *Proved `json:"proved,omitempty"`
+}
+
+// Proved is what a comparison with the cluster as it was before the first change found.
+type Proved struct {
+	At time.Time `json:"at"`
+	// Outcome is untouched, touched or incomplete.
+	Outcome string `json:"outcome"`
 }
 
 // Member is a member of etcd as it was seen.
@@ -147,7 +156,13 @@ type Member struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
 	// Role is leader, follower, learner or unreached.
-	Role string `json:"role,omitempty"`
+	Role       string   `json:"role,omitempty"`
+	PeerURLs   []string `json:"peerURLs,omitempty"`
+	ClientURLs []string `json:"clientURLs,omitempty"`
+	// Term and Index are those of raft, and Bytes the size of the database; absent for a member that did not say.
+	Term  uint64 `json:"term,omitempty"`
+	Index uint64 `json:"index,omitempty"`
+	Bytes int64  `json:"bytes,omitempty"`
 }
 
 // Stretch is from before something began to after it ended: it lasted that long at most. Until is absent while it may go on.

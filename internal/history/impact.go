@@ -39,7 +39,9 @@ type Answers struct {
 type Affected struct {
 	Name string `json:"name"`
 	// Moved counts the pods that left a machine that is replaced and belong to something that makes them again.
-	Moved     int        `json:"moved"`
+	Moved int `json:"moved"`
+	// Refused is how long evictions were refused, by disruption budgets mostly, as a Go duration; absent when none was.
+	Refused   string     `json:"refused,omitempty"`
 	Workloads []Shortage `json:"workloads,omitempty"`
 }
 
@@ -54,7 +56,16 @@ type Shortage struct {
 	Already bool `json:"already,omitempty"`
 }
 
-// Then puts together what was measured in two turns of one run, which rested in between. Either may be nil: nothing was measured.
+// Refused adds how long evictions were refused in which namespace: who drained knows.
+func (i *Impact) Refused(namespaces map[string]time.Duration) {
+	refused := make([]Affected, 0, len(namespaces))
+	for name, d := range namespaces {
+		refused = append(refused, Affected{Name: name, Refused: d.Round(time.Second).String()})
+	}
+	i.Namespaces = together(i.Namespaces, refused)
+}
+
+// Then puts together what was measured in two turns, of one run or of two, and nobody measured in between. Either may be nil: nothing was measured.
 func (i *Impact) Then(later *Impact) *Impact {
 	switch {
 	case i == nil:
@@ -62,7 +73,7 @@ func (i *Impact) Then(later *Impact) *Impact {
 	case later == nil:
 		return i
 	}
-	out := &Impact{From: i.From, Until: later.Until, Every: later.Every, Answers: slices.Clone(i.Answers), Namespaces: slices.Clone(i.Namespaces), Unwatched: i.Unwatched}
+	out := &Impact{From: i.From, Until: later.Until, Every: later.Every, Answers: slices.Clone(i.Answers), Namespaces: i.Namespaces, Unwatched: i.Unwatched}
 	for _, a := range later.Answers {
 		if n := slices.IndexFunc(out.Answers, func(have Answers) bool { return have.Name == a.Name }); n >= 0 {
 			out.Answers[n] = out.Answers[n].then(a)
@@ -70,17 +81,23 @@ func (i *Impact) Then(later *Impact) *Impact {
 		}
 		out.Answers = append(out.Answers, a)
 	}
-	for _, a := range later.Namespaces {
-		if n := slices.IndexFunc(out.Namespaces, func(have Affected) bool { return have.Name == a.Name }); n >= 0 {
-			out.Namespaces[n] = out.Namespaces[n].then(a)
-			continue
-		}
-		out.Namespaces = append(out.Namespaces, a)
-	}
-	slices.SortFunc(out.Namespaces, func(x, y Affected) int { return cmp.Compare(x.Name, y.Name) })
+	out.Namespaces = together(out.Namespaces, later.Namespaces)
 	if !strings.Contains(out.Unwatched, later.Unwatched) {
 		out.Unwatched = strings.TrimPrefix(out.Unwatched+"; "+later.Unwatched, "; ")
 	}
+	return out
+}
+
+func together(namespaces, later []Affected) []Affected {
+	out := slices.Clone(namespaces)
+	for _, a := range later {
+		if n := slices.IndexFunc(out, func(have Affected) bool { return have.Name == a.Name }); n >= 0 {
+			out[n] = out[n].then(a)
+			continue
+		}
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(x, y Affected) int { return cmp.Compare(x.Name, y.Name) })
 	return out
 }
 
@@ -93,7 +110,7 @@ func (a Answers) then(later Answers) Answers {
 }
 
 func (a Affected) then(later Affected) Affected {
-	a.Moved, a.Workloads = a.Moved+later.Moved, slices.Clone(a.Workloads)
+	a.Moved, a.Refused, a.Workloads = a.Moved+later.Moved, sum(a.Refused, later.Refused), slices.Clone(a.Workloads)
 	for _, w := range later.Workloads {
 		n := slices.IndexFunc(a.Workloads, func(have Shortage) bool { return have.Kind == w.Kind && have.Name == w.Name })
 		if n < 0 {

@@ -63,6 +63,8 @@ type Options struct {
 	Terms Terms
 	// EachStep asks the door before every step of a phase in which a cluster can rest between steps, and not only when the phase begins.
 	EachStep bool
+	// Playbook is the name of the one whose windows or gates hold the run back; empty for none.
+	Playbook string
 	// PlanDigest is that of the plan that the migration begins with; empty for none.
 	PlanDigest string
 	// Checks are the results that the run begins with.
@@ -73,6 +75,8 @@ type Options struct {
 	Soak time.Duration
 	// Accepted are the checks that were waived.
 	Accepted []check.Accepted
+	// Measured ends what is measured for the cluster's users while the run is at work, and tells it; nil measures nothing.
+	Measured func() *history.Impact
 	// Estimates are what the report compares the times of steps with; nil for nothing.
 	Estimates *estimate.Estimates
 	// Retries is how many times a step that failed is tried again, after RetryPause, before the run ends.
@@ -144,6 +148,10 @@ type Engine struct {
 	putOff []string
 	// replaced counts the workers that this run has replaced, with those of [Options.Replaced]; beginning those that begin together and are not noted yet.
 	replaced, beginning int
+	// evictions are how long they were refused, by namespace; drains go on side by side. impact is what all runs have measured.
+	refusing  sync.Mutex
+	evictions map[string]time.Duration
+	impact    *history.Impact
 	// unnoted is why something could not be written into the log.
 	unnoted failure.List
 	// resumed tells that an earlier run did some of the steps.
@@ -199,6 +207,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 		e.Work.Roller.Doubling, e.Work.Roller.Single, e.Work.Roller.Seen = e.doubling, e.single, e.seen
 		e.Work.Roller.NoteWorker = func(id, sentence string) { e.noteOn(plan.PhaseWorkers, replacement(id), sentence) }
 		e.Work.PutOff = e.Work.Roller.PutOffWorker
+		e.Work.Roller.Refused = e.refusals
 		e.Work.Roller.Begun = func() []string { return RecordedWorkers(e.Journal.Object) }
 	}
 	if e.Work.Finalizer != nil {
@@ -231,6 +240,9 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	// Who is refused the way back is told that the legacy member has left.
 	result.Exposed = Exposed(e.Journal.Object) && !errors.Is(result.Err, ErrNoReturn)
 	result.Final = Final(e.Graph, e.Journal.Object)
+	if err := e.noticed(ctx, result); err != nil {
+		result.Message += "; what was measured could not be kept for later reports: " + err.Error()
+	}
 	if err := e.close(ctx, result); err != nil {
 		// How the steps ended matters more than that it could not be noted; what was done is looked at again by the next run.
 		result.Message += "; the journal could not be written: " + err.Error()
@@ -261,6 +273,9 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 	status.Nodes = e.nodes()
 	if !e.resumed {
 		status.PlanDigest = e.opts.PlanDigest
+	}
+	if state == migrationv1alpha1.StateRunning {
+		status.Playbook = e.opts.Playbook
 	}
 	kind := history.RunStarted
 	if e.resumed {
@@ -746,7 +761,7 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 	}
 	for _, phase := range slices.Backward(e.Graph) {
 		if phase.Name == keep {
-			return Result{Outcome: Reached, Message: "taken back to the end of phase " + keep}
+			return e.backProof(ctx, "taken back to the end of phase "+keep)
 		}
 		for _, step := range slices.Backward(phase.Steps) {
 			if !e.tried(step) {
@@ -760,12 +775,12 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 			}
 		}
 	}
-	return e.backProof(ctx)
+	return e.backProof(ctx, "everything is taken back; the legacy operators are in charge again")
 }
 
-// backProof looks once more when everything is taken back: nothing may have been restarted on the way back either.
-func (e *Engine) backProof(ctx context.Context) Result {
-	done := Result{Outcome: Reached, Message: "everything is taken back; the legacy operators are in charge again"}
+// backProof looks once more when all that was asked for is taken back: nothing may have been restarted on the way back either.
+func (e *Engine) backProof(ctx context.Context, message string) Result {
+	done := Result{Outcome: Reached, Message: message}
 	before, err := LoadEvidence(ctx, e.Client, e.Work.namespace(), e.Work.id())
 	if err == nil && before == nil {
 		return done // Nothing had changed before the first look.
@@ -774,7 +789,7 @@ func (e *Engine) backProof(ctx context.Context) Result {
 		err = e.retry(ctx, "", func(ctx context.Context) error { return prove(ctx, e.Work) })
 	}
 	if e.Work.Proof != nil {
-		e.Journal.Object.Status.Proof = string(e.Work.Proof.Outcome)
+		e.Journal.proof(e.Work.Proof)
 	}
 	if err != nil {
 		return Result{Outcome: Failed, Message: done.Message + ", but the proof failed: " + err.Error(), Err: err}
@@ -825,7 +840,11 @@ func (e *Engine) seen(before bool, table *etcd.Table) {
 	members := make([]migrationv1alpha1.EtcdMember, 0, len(table.Members))
 	for i := range table.Members {
 		m := &table.Members[i]
-		members = append(members, migrationv1alpha1.EtcdMember{ID: m.ID.String(), Name: m.Name, Role: string(m.Role)})
+		seen := migrationv1alpha1.EtcdMember{ID: m.ID.String(), Name: m.Name, Role: string(m.Role), PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs}
+		if m.Status != nil {
+			seen.Term, seen.Index, seen.Bytes = int64(m.Status.RaftTerm), int64(m.Status.RaftIndex), m.Status.Size //nolint:gosec // etcd's own counters, which begin at 1
+		}
+		members = append(members, seen)
 	}
 	status := &e.Journal.Object.Status
 	if before {
@@ -960,6 +979,43 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 
 func interrupted(err error) bool { return errors.Is(err, context.Canceled) }
 
+// refusals adds up how long evictions were refused.
+func (e *Engine) refusals(namespaces map[string]time.Duration) {
+	e.refusing.Lock()
+	defer e.refusing.Unlock()
+	if e.evictions == nil {
+		e.evictions = map[string]time.Duration{}
+	}
+	for name, d := range namespaces {
+		e.evictions[name] += d
+	}
+}
+
+// noticed ends the measuring, and keeps its result with that of earlier runs: a migration has one report, whoever ran it on which night.
+func (e *Engine) noticed(ctx context.Context, result Result) error {
+	if e.opts.Measured == nil {
+		return nil
+	}
+	measured := e.opts.Measured()
+	if measured == nil {
+		return nil
+	}
+	measured.Refused(e.evictions)
+	e.impact = measured
+	if errors.Is(result.Err, ErrLockLost) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	defer cancel()
+	return e.retry(ctx, "", func(ctx context.Context) (err error) {
+		e.impact, err = e.Work.keepImpact(ctx, measured)
+		return err
+	})
+}
+
+// closing is how long the end of a run tries to write, also of one that was interrupted.
+const closing = 20 * time.Second
+
 // close notes how the run ended.
 func (e *Engine) close(ctx context.Context, result Result) error {
 	status := &e.Journal.Object.Status
@@ -982,7 +1038,7 @@ func (e *Engine) close(ctx context.Context, result Result) error {
 	status.Message = limited(result.Message)
 	err := e.Log.add(history.Event{Type: kind, Message: result.Message, Took: took(e.Clock.Since(e.began)), Class: classOf(result.Err)})
 	// Also an interrupted run says where it stands, unless it has lost its lock.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	err = failure.Join(err, e.settle(ctx))
 	if errors.Is(result.Err, ErrLockLost) {

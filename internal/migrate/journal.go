@@ -275,7 +275,7 @@ func (j *Journal) end(s Step, state migrationv1alpha1.StepState, message string)
 
 // proof notes the outcome of the proof. One that could not read everything proves nothing, and the condition says so.
 func (j *Journal) proof(p *proof.Proof) {
-	j.Object.Status.Proof = string(p.Outcome)
+	j.Object.Status.Proof, j.Object.Status.ProvedAt = string(p.Outcome), j.now()
 	if p.Outcome == proof.Incomplete {
 		meta.SetStatusCondition(&j.Object.Status.Conditions, metav1.Condition{
 			Type: migrationv1alpha1.UntouchedCondition, Status: metav1.ConditionUnknown, Reason: "Incomplete", ObservedGeneration: j.Object.Generation,

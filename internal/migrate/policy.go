@@ -152,7 +152,16 @@ func (e *Engine) complete(phase Phase, s Step) *Result {
 	if len(e.putOff) == 0 || phase.Name == plan.PhaseWorkers && s.Disruptive {
 		return nil
 	}
-	return &Result{Outcome: Paused, Limited: true, Message: "the drain of " + strings.Join(e.putOff, ", ") + " was given up for now, and pods come there again; the next run tries once more"}
+	result := &Result{Outcome: Paused, Limited: true, Message: "the drain of " + strings.Join(e.putOff, ", ") + " was given up for now, and pods come there again; the next run tries once more"}
+	if e.opts.Opening == nil {
+		return result
+	}
+	// Who waits for windows comes back in the next one.
+	if open := e.opts.Opening(e.Clock.Now(), plan.PhaseWorkers); open != nil && !open.Next.IsZero() {
+		result.NotBefore = open.Next
+		result.Message += ", not before " + open.Next.UTC().Format(time.RFC3339)
+	}
+	return result
 }
 
 // stepsOf are the steps of a phase in the order in which this run does them. A worker that was put off must not begin while another one is half done.

@@ -223,7 +223,7 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 		APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindRunReport,
 		Cluster: e.Work.id(), Namespace: e.Work.namespace(), Run: e.opts.Run, By: e.opts.By, Tool: e.opts.Tool,
 		Direction: "forward", StartedAt: e.began.UTC().Truncate(time.Second), FinishedAt: e.Clock.Now().UTC().Truncate(time.Second),
-		Outcome: string(result.Outcome), Message: result.Message, Accepted: e.opts.Accepted, Proof: e.Work.Proof,
+		Outcome: string(result.Outcome), Message: result.Message, Accepted: e.opts.Accepted, Proof: e.Work.Proof, Impact: e.impact,
 	}
 	if back {
 		r.Direction = "back"
@@ -256,7 +256,10 @@ func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
 	members := func(from []migrationv1alpha1.EtcdMember) []history.Member {
 		var out []history.Member //nolint:prealloc // nil for none, as in the document
 		for _, m := range from {
-			out = append(out, history.Member{ID: m.ID, Name: m.Name, Role: m.Role})
+			out = append(out, history.Member{
+				ID: m.ID, Name: m.Name, Role: m.Role, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs,
+				Term: uint64(max(0, m.Term)), Index: uint64(max(0, m.Index)), Bytes: m.Bytes, //nolint:gosec // negative ones are refused right here
+			})
 		}
 		return out
 	}
@@ -277,6 +280,9 @@ func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
 	}
 	if a := status.Authority; a != nil {
 		facts.Authority = &history.Exposure{By: a.By, From: a.From, At: a.At.UTC()}
+	}
+	if status.ProvedAt != nil {
+		facts.Proved = &history.Proved{At: status.ProvedAt.UTC(), Outcome: status.Proof}
 	}
 	if reflect.ValueOf(*facts).IsZero() {
 		return nil

@@ -3,8 +3,10 @@ package migrate
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +17,9 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pack"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
@@ -76,6 +80,7 @@ const (
 	recordKey  = "record.json.gz"
 	beforeKey  = "before.json.gz"
 	afterKey   = "after.json.gz"
+	impactKey  = "impact.json.gz"
 	recordType = "migration.giantswarm.io/record"
 )
 
@@ -169,20 +174,30 @@ func (w *Work) look(ctx context.Context) (*proof.Evidence, error) {
 	return proof.Collect(ctx, w.Sources, proof.Options{Cluster: w.id(), Tool: w.Tool, Clock: w.Clock, Course: course})
 }
 
+// keepEvidence keeps what was seen. What an earlier migration saw and measured, which was taken back, goes with the first look of the next.
 func (w *Work) keepEvidence(ctx context.Context, key string, seen *proof.Evidence) error {
 	packed, err := seen.Pack()
 	if err != nil {
 		return err
 	}
 	data := map[string]any{key: base64.StdEncoding.EncodeToString(packed)}
+	if key == beforeKey {
+		data[afterKey], data[impactKey] = nil, nil
+	}
+	return w.keep(ctx, data)
+}
+
+// keep writes keys of the ConfigMap of what was seen; nil removes one.
+func (w *Work) keep(ctx context.Context, data map[string]any) error {
 	o := w.own("ConfigMap", EvidenceSuffix)
-	err = w.Adopter.Management.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	err := w.Adopter.Management.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
 	switch {
 	case err == nil:
 		return w.Adopter.Management.Writer.Merge(ctx, kube.TargetOf(o), map[string]any{"binaryData": data})
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading ConfigMap %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
+	maps.DeleteFunc(data, func(_ string, value any) bool { return value == nil })
 	o.Object["binaryData"] = data
 	_, err = w.Adopter.Management.Writer.Create(ctx, o)
 	return err
@@ -190,19 +205,67 @@ func (w *Work) keepEvidence(ctx context.Context, key string, seen *proof.Evidenc
 
 // LoadEvidence reads what was seen before the first change; nil when there is none.
 func LoadEvidence(ctx context.Context, reader client.Reader, namespace, id string) (*proof.Evidence, error) {
-	kept := &corev1.ConfigMap{}
-	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id + EvidenceSuffix}, kept)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
-	case err != nil || len(kept.BinaryData[beforeKey]) == 0:
-		return nil, nil //nolint:nilnil,nilerr // no evidence is an ordinary answer
+	kept, err := loadKept(ctx, reader, namespace, id)
+	if err != nil || len(kept[beforeKey]) == 0 {
+		return nil, err
 	}
-	text, err := proof.Unpack(kept.BinaryData[beforeKey])
+	text, err := proof.Unpack(kept[beforeKey])
 	if err != nil {
 		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
 	}
 	return proof.ReadEvidence(text)
+}
+
+// loadKept reads the ConfigMap of what was seen; nil when there is none.
+func loadKept(ctx context.Context, reader client.Reader, namespace, id string) (map[string][]byte, error) {
+	kept := &corev1.ConfigMap{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id + EvidenceSuffix}, kept)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
+	}
+	return kept.BinaryData, nil
+}
+
+// maxImpact bounds what is unpacked, in bytes: thousands of namespaces and workloads.
+const maxImpact = 8 << 20
+
+// LoadImpact reads what the runs of a migration have measured for the cluster's users; nil when none has.
+func LoadImpact(ctx context.Context, reader client.Reader, namespace, id string) (*history.Impact, error) {
+	kept, err := loadKept(ctx, reader, namespace, id)
+	if err != nil || len(kept[impactKey]) == 0 {
+		return nil, err
+	}
+	out := &history.Impact{}
+	text, err := pack.Open(kept[impactKey], maxImpact)
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %s: %w", namespace, id+EvidenceSuffix, impactKey, err)
+	}
+	return out, nil
+}
+
+// keepImpact adds what a run has measured to what earlier ones have, and returns all of it. Before the first look nothing is kept: nothing has begun.
+func (w *Work) keepImpact(ctx context.Context, measured *history.Impact) (*history.Impact, error) {
+	c := w.Adopter.Management.Client
+	before, err := LoadEvidence(ctx, c, w.namespace(), w.id())
+	if err != nil || before == nil {
+		return measured, err
+	}
+	earlier, err := LoadImpact(ctx, c, w.namespace(), w.id())
+	if err != nil {
+		return measured, err
+	}
+	if earlier != nil && !earlier.Until.Before(measured.Until) {
+		return earlier, nil // It was kept, and only the answer was lost.
+	}
+	all := earlier.Then(measured)
+	packed, err := pack.JSON(all)
+	if err != nil {
+		return measured, fmt.Errorf("keeping what was measured: %w", err)
+	}
+	return all, w.keep(ctx, map[string]any{impactKey: base64.StdEncoding.EncodeToString(packed)})
 }
 
 // undisturbed refuses to begin when the pods are not the ones that were planned with.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
@@ -49,6 +50,13 @@ func factLines(f *history.Facts, audience Audience) []string {
 		}
 		lines = append(lines, stretchText(s.stretch, past, now))
 	}
+	switch p := f.Proved; {
+	case p == nil:
+	case customer:
+		lines = append(lines, "Whether machines and the database were left running was compared last at "+exact(p.At)+": "+p.Outcome)
+	default:
+		lines = append(lines, "Compared with before the first change, last at "+exact(p.At)+": "+p.Outcome)
+	}
 	switch a := f.Authority; {
 	case a == nil:
 	case customer:
@@ -72,7 +80,17 @@ func stretchText(s *history.Stretch, past, now string) string {
 func membersText(members []history.Member) string {
 	rows := make([]string, 0, len(members))
 	for _, m := range members {
-		rows = append(rows, joinNonEmpty(" ", m.ID, cmp.Or(m.Name, "(not started)"), m.Role))
+		row := joinNonEmpty(" ", m.ID, cmp.Or(m.Name, "(not started)"), m.Role)
+		if m.Term > 0 {
+			row += fmt.Sprintf(", term %d, index %d, %d bytes", m.Term, m.Index, m.Bytes)
+		}
+		if len(m.PeerURLs) > 0 {
+			row += ", peers " + strings.Join(m.PeerURLs, " ")
+		}
+		if len(m.ClientURLs) > 0 {
+			row += ", clients " + strings.Join(m.ClientURLs, " ")
+		}
+		rows = append(rows, row)
 	}
-	return strings.Join(rows, ", ")
+	return strings.Join(rows, "; ")
 }

@@ -16,8 +16,8 @@ func impactLines(i *history.Impact, audience Audience) []string {
 	if i == nil {
 		return nil
 	}
-	// A run that waited for a window or an approval has measured nothing meanwhile.
-	lines := []string{"Measured while the run was at work, from " + exact(i.From) + " to " + exact(i.Until)}
+	// A run that waited for a window or an approval has measured nothing meanwhile, and between two runs nobody does.
+	lines := []string{"Measured while a run was at work, from " + exact(i.From) + " to " + exact(i.Until)}
 	for _, a := range i.Answers {
 		lines = append(lines, answersText(a, audience))
 	}
@@ -81,6 +81,9 @@ func affectedText(n history.Affected) string {
 	var parts []string
 	if n.Moved > 0 {
 		parts = append(parts, plural(n.Moved, "pod")+" moved")
+	}
+	if n.Refused != "" {
+		parts = append(parts, "evictions were refused for "+spokenDuration(n.Refused)+", by disruption budgets")
 	}
 	for _, w := range n.Workloads {
 		text := w.Kind + " " + w.Name + " had fewer pods ready than wanted for " + w.Fewer

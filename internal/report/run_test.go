@@ -57,7 +57,11 @@ func runOfAl9qy() *history.RunReport {
 	}
 	two, single, away, back := madeAt().Add(time.Hour), madeAt().Add(time.Hour+103*time.Second), madeAt().Add(48*time.Hour), madeAt().Add(48*time.Hour+2*time.Second)
 	r.Facts = &history.Facts{
-		EtcdBefore: []history.Member{{ID: "8e9e05c52164694d", Name: "etcd", Role: "leader"}}, EtcdAfter: []history.Member{{ID: "91bc3c398fb3c146", Name: "al9qy-x7k2p", Role: "leader"}},
+		EtcdBefore: []history.Member{{
+			ID: "8e9e05c52164694d", Name: "etcd", Role: "leader", PeerURLs: []string{"https://10.1.2.3:2380"}, ClientURLs: []string{"https://10.1.2.3:2379"}, Term: 7, Index: 481_516, Bytes: 23_420_928,
+		}},
+		EtcdAfter: []history.Member{{ID: "91bc3c398fb3c146", Name: "al9qy-x7k2p", Role: "leader"}},
+		Proved:    &history.Proved{At: madeAt().Add(90 * time.Second), Outcome: "untouched"},
 		TwoMembers: &history.Stretch{Since: two, Until: &single}, Unpublished: &history.Stretch{Since: away, Until: &back},
 		Authority: &history.Exposure{By: r.By, From: "Secret vault/al9qy-ca", At: madeAt()},
 	}
@@ -68,7 +72,7 @@ func runOfAl9qy() *history.RunReport {
 			{Name: "API server, by its name", Asked: 431, Gap: "1.204s"},
 			{Name: "shop", Asked: 431, Failed: 2, Gap: "3.1s", FirstFailure: &failed, LastFailure: &failed, Error: "dial tcp 10.1.2.3:443: connection refused"},
 		},
-		Namespaces: []history.Affected{{Name: "web", Moved: 3, Workloads: []history.Shortage{{Kind: "Deployment", Name: "front", Fewer: "12s", None: "3s"}}}},
+		Namespaces: []history.Affected{{Name: "web", Moved: 3, Refused: "47s", Workloads: []history.Shortage{{Kind: "Deployment", Name: "front", Fewer: "12s", None: "3s"}}}},
 	}
 	return r
 }

@@ -130,7 +130,7 @@ func tellPhase(i int, ph plan.Phase, estimates bool) storyPhase {
 	out.Short = "Workloads stay where they are"
 	if ph.Disruptive {
 		out.Short = "Workloads move"
-		out.Sentences = append(out.Sentences, "Workloads are moved; this happens only inside the agreed maintenance window.")
+		out.Sentences = append(out.Sentences, "Workloads are moved; this begins only inside the agreed maintenance window, and a node that is begun is brought to its end.")
 	} else {
 		out.Sentences = append(out.Sentences, "Your workloads stay where they are.")
 	}

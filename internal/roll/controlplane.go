@@ -77,6 +77,8 @@ type Roller struct {
 	Note func(sentence string)
 	// NoteWorker hears what belongs into the log about one worker, of which several may be replaced at the same time; nil leaves it to Note.
 	NoteWorker func(id, sentence string)
+	// Refused hears how long evictions were refused in which namespace, when a drain ends.
+	Refused func(namespaces map[string]time.Duration)
 	// Electing is asked before etcd is made to choose another leader.
 	Electing func(ctx context.Context) error
 	// Doubling is asked before the new member gets its vote, which makes etcd need both. Single hears that it is seen to need one member alone, as often as that is seen;

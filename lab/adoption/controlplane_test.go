@@ -30,6 +30,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/etcdtest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
@@ -172,7 +173,7 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Empty(t, adopted.Diff(x.settledHere()))
 
 	code, stdout, said := x.run(t.Context())
-	require.Equal(t, cli.CodeWaiting, code, said)
+	require.Equal(t, cli.CodeDecision, code, said)
 	assert.Contains(t, said, "--approve point-of-no-return   Take back with: migrate rollback "+x.o.c.ID+" --to adopt")
 	x.assertJoined()
 	report := decode(t, stdout)
@@ -181,10 +182,13 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	code, _, said = x.o.migrate(t.Context(), "etcd", "verify", filepath.Join(x.o.dir, "etcd.db"))
 	require.Equal(t, cli.CodeOK, code, said)
 
-	code, _, said = x.back(t.Context())
+	code, stdout, said = x.back(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertGone()
 	assert.Empty(t, adopted.Diff(x.settledHere()), "the cluster is adopted and unchanged again")
+	report = decode(t, stdout)
+	require.NotNil(t, report.Proof)
+	assert.NotEqual(t, proof.Touched, report.Proof.Outcome)
 
 	// A timer does not do again what people took back; their second attempt, on the same Cluster, initializes as well. The first one's backup stays.
 	code, _, said = x.run(t.Context())
@@ -193,7 +197,7 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Contains(t, said, "rolled back: taken back to the end of phase adopt\ngo on with: migrate resume "+x.o.c.ID)
 	x.assertGone()
 	code, _, said = x.resume(t.Context())
-	require.Equal(t, cli.CodeWaiting, code, said)
+	require.Equal(t, cli.CodeDecision, code, said)
 	assert.FileExists(t, filepath.Join(x.o.dir, "etcd.2.db"))
 	x.assertJoined()
 	assert.Equal(t, 2, x.guest.Booted())
@@ -405,7 +409,7 @@ func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	code, _, said = x.run(t.Context())
-	require.Equal(t, cli.CodeWaiting, code, said)
+	require.Equal(t, cli.CodeDecision, code, said)
 	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
 		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
 	}, cli.CodeOK)
@@ -444,7 +448,7 @@ func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	adopted := x.settledHere()
-	x.o.untilDone(t, 1, changes, x.run, cli.CodeWaiting)
+	x.o.untilDone(t, 1, changes, x.run, cli.CodeDecision)
 	x.assertJoined()
 	x.o.untilDone(t, 1, changes, x.back, cli.CodeOK)
 	x.assertGone()

@@ -253,6 +253,27 @@ type EtcdMember struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Role string `json:"role,omitempty"`
+	// peerURLs are where other members reach it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=512
+	PeerURLs []string `json:"peerURLs,omitempty"`
+	// clientURLs are where it says that clients reach it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=512
+	ClientURLs []string `json:"clientURLs,omitempty"`
+	// term and index are those of raft; absent for a member that did not say.
+	// +optional
+	Term int64 `json:"term,omitempty"`
+	// index of raft.
+	// +optional
+	Index int64 `json:"index,omitempty"`
+	// bytes is the size of its database.
+	// +optional
+	Bytes int64 `json:"bytes,omitempty"`
 }
 
 // AuthorityExposure says that somebody had the private key of the cluster's certificate authority.
@@ -293,6 +314,10 @@ type ClusterMigrationStatus struct {
 	// run that worked on the cluster last.
 	// +optional
 	Run *Run `json:"run,omitempty"`
+	// playbook whose windows and gates the last run followed; empty when it followed none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Playbook string `json:"playbook,omitempty"`
 	// nodes that are adopted, of all, for example 3/15.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -301,6 +326,9 @@ type ClusterMigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Proof string `json:"proof,omitempty"`
+	// provedAt is when that was looked at.
+	// +optional
+	ProvedAt *metav1.Time `json:"provedAt,omitempty"`
 	// elections is how many times the migration let etcd choose another leader, or was about to.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
