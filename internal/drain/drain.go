@@ -71,6 +71,8 @@ type Drainer struct {
 	Staying []string
 	// Note hears what belongs into the log of the migration, such as which pods lose files; nil tells nobody.
 	Note func(sentence string)
+	// Refused hears, when a drain ends, how long evictions were refused in which namespace; nil tells nobody.
+	Refused func(namespaces map[string]time.Duration)
 	// Tell hears what a person who watches should know; nil tells nobody.
 	Tell func(format string, args ...any)
 }
@@ -104,6 +106,8 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 	defer deadline.Stop()
 	told, began, forced := "", false, false
 	back := &comeback{first: map[types.UID]bool{}}
+	refused := newRefusals()
+	defer func() { d.noteRefusals(m.Node, refused) }()
 	for {
 		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
 		if err != nil {
@@ -118,6 +122,7 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 		if ctx.Err() != nil {
 			return fmt.Errorf("draining node %s: %w", m.Node, ctx.Err())
 		}
+		refused.look(d.Clock.Now(), result.PodsFailedEviction)
 		if result.DrainCompleted() {
 			return nil
 		}

@@ -78,7 +78,14 @@ func TestADrainedNodeIsCordonedAndEmpty(t *testing.T) {
 		}
 		return c.Delete(t.Context(), o)
 	}, pod("leaves"), pod("static", mirror), elsewhere)
+	var notes []string
+	d.Note = func(sentence string) { notes = append(notes, sentence) }
+	d.Refused = func(namespaces map[string]time.Duration) {
+		assert.Equal(t, map[string]time.Duration{"shop": 3 * pause}, namespaces)
+		notes = append(notes, "told")
+	}
 	require.NoError(t, d.Drain(t.Context(), theNode()))
+	assert.Equal(t, []string{"evictions from node worker-k3m9a were refused: shop/leaves for 6s (not now)", "told"}, notes)
 	left := &corev1.PodList{}
 	require.NoError(t, c.List(t.Context(), left))
 	var names []string
@@ -120,7 +127,9 @@ func TestAForcedDrainDeletesWhatIsHeldBack(t *testing.T) {
 	d.Note = func(sentence string) { notes = append(notes, sentence) }
 	require.NoError(t, d.Drain(t.Context(), theNode()))
 	require.Error(t, c.Get(t.Context(), client.ObjectKeyFromObject(held), &corev1.Pod{}))
-	assert.Equal(t, []string{"after 1m0s the playbook has shop/stays of node worker-k3m9a deleted, past their disruption budgets"}, notes)
+	require.Len(t, notes, 2)
+	assert.Equal(t, "after 1m0s the playbook has shop/stays of node worker-k3m9a deleted, past their disruption budgets", notes[0])
+	assert.Regexp(t, `^evictions from node worker-k3m9a were refused: shop/stays for 1m\d+s \(Cannot evict pod as it would violate the pod's disruption budget\)$`, notes[1])
 
 	// One that does not even go when it is deleted is told of.
 	stuck := pod("stuck", func(p *corev1.Pod) { p.Finalizers = []string{"example.test/held"} })
@@ -150,7 +159,10 @@ func TestWhatIsLostWithANodeIsNoted(t *testing.T) {
 	}, cached)
 	d.Note = func(sentence string) { notes = append(notes, sentence) }
 	require.NoError(t, d.Drain(t.Context(), theNode()))
-	assert.Equal(t, []string{"with node worker-k3m9a go files that only it has, of shop/cached (emptyDir cache)"}, notes)
+	assert.Equal(t, []string{
+		"with node worker-k3m9a go files that only it has, of shop/cached (emptyDir cache)",
+		"evictions from node worker-k3m9a were refused: shop/cached for 2s (not now)",
+	}, notes)
 }
 
 func TestANoteNamesTenPodsAtMost(t *testing.T) {
