@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
 )
@@ -86,7 +88,7 @@ func (w *world) controlPlaneComesAndGoes(ctx context.Context) {
 	before := w.legacyPods(ctx)
 	code, out := w.tryMigrate(ctx, w.runArguments("--until", "control-plane", "--approve", "control-plane", "--patience", "1h",
 		"--etcd-snapshot", filepath.Join(w.work, "before.db"), "-o", "json")...)
-	require.Equal(w.t, cli.CodeWaiting, code, out)
+	require.Equal(w.t, cli.CodeDecision, code, out)
 	w.oneVoterMore(ctx)
 	code, out = w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
 	require.Equal(w.t, cli.CodeOK, code, out)
@@ -173,7 +175,7 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 
 func (w *world) forecastIsEmpty(ctx context.Context) {
 	w.t.Helper()
-	code, out := w.tryMigrate(ctx, "forecast", legacycluster.ID)
+	code, out := w.tryMigrate(ctx, "forecast", legacycluster.ID, "--detailed-exitcode")
 	w.say("%s", out)
 	require.Equal(w.t, cli.CodeOK, code, out)
 }
@@ -250,21 +252,75 @@ func (w *world) isFinalized(ctx context.Context) {
 
 // isOrdinary asks what nobody here wrote.
 func (w *world) isOrdinary(ctx context.Context) {
-	code, out := w.tryMigrate(ctx, "plan", legacycluster.ID, "--short")
+	code, out := w.tryMigrate(ctx, "plan", legacycluster.ID, "--short", "--detailed-exitcode")
 	w.say("%s", out)
 	require.Equal(w.t, cli.CodeOK, code, out)
 	w.forecastIsEmpty(ctx)
 	w.say("%s", w.must(ctx, w.clusterctl, "describe", "cluster", legacycluster.ID, "-n", organization, "--show-conditions", "all", "--grouping=false", "--echo"))
-	w.eventually(ctx, medium, "Cluster API says the cluster is available", func(ctx context.Context) error {
-		u, err := w.get(ctx, organization, "clusters.cluster.x-k8s.io", legacycluster.ID)
-		if err != nil {
-			return err
-		}
-		return needCondition(u, "Available")
-	})
+	for kind, condition := range map[string]string{
+		"clusters.cluster.x-k8s.io": "Available", "kubeadmcontrolplanes": "Available", "machinedeployments": "Available", "machines.cluster.x-k8s.io": "Ready",
+	} {
+		w.eventually(ctx, medium, "Cluster API says of all "+kind+" that they are "+condition, func(ctx context.Context) error {
+			objects, err := w.list(ctx, w.mc, kind, "-n", organization)
+			if err != nil {
+				return err
+			}
+			for i := range objects {
+				if err := needCondition(&objects[i], condition); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	w.noMarks(ctx)
+	w.clientsAgree(ctx)
 	out, err := w.wc(ctx, "version", "-o", "json")
 	require.NoError(w.t, err)
-	if !strings.Contains(out, builder.NextKubernetesVersion) {
-		require.NoError(w.t, errors.New("another version serves: "+out))
+	require.Contains(w.t, out, builder.NextKubernetesVersion, "another version serves")
+}
+
+// noMarks looks for annotations of the migration on what stays.
+func (w *world) noMarks(ctx context.Context) {
+	w.t.Helper()
+	for _, kind := range []string{"clusters.cluster.x-k8s.io", "kvmclusters", "kubeadmcontrolplanes", "machinedeployments", "machines.cluster.x-k8s.io", "kvmmachines"} {
+		objects, err := w.list(ctx, w.mc, kind, "-n", organization)
+		require.NoError(w.t, err)
+		for i := range objects {
+			for key := range objects[i].GetAnnotations() {
+				assert.False(w.t, strings.HasPrefix(key, translate.Domain+"/"), "%s %s: %s", kind, objects[i].GetName(), key)
+			}
+		}
 	}
+}
+
+// kubectls are those of the legacy minor and of the new one.
+func (w *world) kubectls(ctx context.Context) []string {
+	w.t.Helper()
+	var paths []string
+	for _, components := range [][]builder.Component{builder.Legacy(), builder.Next()} {
+		build, err := builder.New(builder.Options{Out: os.Stderr, Components: components})
+		require.NoError(w.t, err)
+		built, err := build.Ensure(ctx, builder.Kubectl)
+		require.NoError(w.t, err)
+		paths = append(paths, built[builder.Kubectl])
+	}
+	return paths
+}
+
+// clientsAgree asks the cluster by its old name with the kubectl of the legacy minor and of the new one.
+func (w *world) clientsAgree(ctx context.Context) {
+	w.t.Helper()
+	var answers []string
+	for _, kubectl := range w.kubectls(ctx) {
+		var out string
+		w.eventually(ctx, medium, "kubectl answers: "+kubectl, func(ctx context.Context) (err error) {
+			out, err = w.run(ctx, "", w.inside(kubectl, "--kubeconfig", w.workload(), "get", "namespaces,nodes,services", "-A", "-o", "name")...)
+			return err
+		})
+		answers = append(answers, out)
+	}
+	require.Len(w.t, answers, 2)
+	assert.Equal(w.t, answers[0], answers[1])
+	assert.Contains(w.t, answers[0], "namespace/"+metav1.NamespaceSystem)
 }
