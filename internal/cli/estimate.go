@@ -155,14 +155,6 @@ func estimatesOf(e *playbook.Effective, flag string) (estimate.Estimates, error)
 	return readEstimates(flag)
 }
 
-// planned is what a run's report compares with; nil when nobody asked for estimates.
-func (o *runOptions) planned() *estimate.Estimates {
-	if !o.estimated {
-		return nil
-	}
-	return &o.estimates
-}
-
 // nights says when the migration would be done, and puts into the plan how long its phases take; nil when neither a playbook nor estimates were given.
 func (s *session) nights(ctx context.Context, o planOptions, e *examiner, found *examination, document *plan.Plan) (*plan.Schedule, error) {
 	if !o.examine.hasBook() && o.estimates == "" {
@@ -187,7 +179,7 @@ func (s *session) nights(ctx context.Context, o planOptions, e *examiner, found 
 	if err != nil {
 		return nil, usage("", "spec.workers.first: %s", err)
 	}
-	in := nights.Input{Playbook: book, Estimates: estimates, Workers: workers, Now: e.now}
+	in := nights.Input{Playbook: book, Estimates: estimates, Workers: workers, Until: o.until, Now: e.now}
 	if e.place.live != nil {
 		if in.Object, err = migrationThat(ctx, e.place.live.Reader, id, migrate.Started); err != nil {
 			return nil, err

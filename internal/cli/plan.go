@@ -19,6 +19,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
@@ -43,6 +44,8 @@ type planOptions struct {
 	detailed bool
 	// estimates is the file with what was learnt.
 	estimates string
+	// until is the last phase of the nights that the plan tells of.
+	until string
 }
 
 func (s *session) planCommand() *cobra.Command {
@@ -76,6 +79,8 @@ CLUSTER may be left out when a snapshot holds only one.`,
 	flags.StringVar(&o.save, "out", "", "save the plan in this file; migrate show renders it again")
 	flags.StringVar(&o.against, "against", "", "an earlier plan; say what has drifted since")
 	addEstimatesFlag(cmd, &o.estimates)
+	flags.StringVar(&o.until, "until", "", "tell of the nights up to this phase only, as migrate run --until goes: "+strings.Join(migrate.PhaseNames(), ", ")+" (default: all)")
+	complete(cmd, "until", fixed(migrate.PhaseNames()...))
 	flags.DurationVar(&o.validFor, "valid-for", 24*time.Hour, "for how long migrate run --plan takes the plan")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "let the exit code say what the plan says")
 	o.examine.addTo(cmd)
@@ -92,6 +97,12 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 	}
 	if o.validFor <= 0 {
 		return usage("", "--valid-for is %s; it has to be longer than nothing", o.validFor)
+	}
+	if err := knownPhase("--until", o.until); err != nil {
+		return err
+	}
+	if o.until != "" && !o.examine.hasBook() && o.estimates == "" {
+		return usage("--playbook FILE", "--until tells of nights, which a playbook or estimates say")
 	}
 	if o.all && len(args) > 0 {
 		return usage("", "--all and a cluster do not go together")

@@ -315,7 +315,6 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 		if o.estimates, err = readEstimates(o.estimatesFile); err != nil {
 			return err
 		}
-		o.estimated = o.estimatesFile != ""
 		return s.run(cmd.Context(), o, id)
 	}
 	e, err := readBook(o.examine.bookFiles, o.examine.sets)
@@ -336,7 +335,7 @@ func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
 	if o.estimates, err = estimatesOf(e, o.estimatesFile); err != nil {
 		return err
 	}
-	o.estimated, o.book, o.bookName, o.clusters = true, e.Values, e.Metadata.Name, e.Spec.Clusters
+	o.book, o.bookName, o.clusters = e.Values, e.Metadata.Name, e.Spec.Clusters
 	if o.hooks, o.notes, err = s.reactions(e); err != nil {
 		return err
 	}

@@ -114,10 +114,9 @@ type runOptions struct {
 	// terms bound how long approvals on record count.
 	terms migrate.Terms
 	given func(flag string) bool
-	// estimatesFile is what --estimates names; estimated tells that the report compares with the estimates.
+	// estimatesFile is what --estimates names; the report compares with the estimates, the built-in ones where nothing was learnt.
 	estimatesFile string
 	estimates     estimate.Estimates
-	estimated     bool
 	// back takes back instead of going forward; lift ends a pause first, and again only the one that a rollback left.
 	back, lift, again bool
 }
@@ -500,7 +499,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Terms: o.terms, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Playbook: o.rules(), Estimates: o.planned(),
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Playbook: o.rules(), Estimates: &o.estimates,
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}

@@ -223,6 +223,56 @@ func TestPodsThatComeBackAreNamed(t *testing.T) {
 	assert.Equal(t, 5, made)
 }
 
+// TestAPodOfTheSameNameElsewhereIsNotWaitedFor: a StatefulSet makes its pods under the names of those that went, and only their UIDs tell them apart.
+func TestAPodOfTheSameNameElsewhereIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	member := func(uid types.UID, on string) *corev1.Pod {
+		return pod("db-0", ownedBy("StatefulSet"), func(p *corev1.Pod) { p.UID, p.Spec.NodeName = uid, on })
+	}
+	evicted := 0
+	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(c client.Client, o client.Object) error {
+		evicted++
+		if err := c.Delete(t.Context(), o); err != nil {
+			return err
+		}
+		return c.Create(t.Context(), member("2", "another"))
+	}, member("1", node))
+	require.NoError(t, d.Drain(t.Context(), theNode()))
+	assert.Equal(t, 1, evicted)
+	again := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(member("2", "another")), again))
+	assert.Equal(t, types.UID("2"), again.UID)
+}
+
+// TestADrainFollowsTheRulesOfClusterAPI: what a MachineDrainRule leaves out stays, and what it puts later goes when the others have gone.
+func TestADrainFollowsTheRulesOfClusterAPI(t *testing.T) {
+	t.Parallel()
+	labelled := func(name string) *corev1.Pod {
+		return pod(name, func(p *corev1.Pod) { p.UID, p.Labels = types.UID(name), map[string]string{"app": name} })
+	}
+	var evicted []string
+	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(c client.Client, o client.Object) error {
+		evicted = append(evicted, o.GetName())
+		return c.Delete(t.Context(), o)
+	}, labelled("agent"), labelled("database"), labelled("shop"))
+	m := theNode()
+	m.Machine.Namespace, m.Cluster.Namespace = "org-acme", "org-acme"
+	for name, config := range map[string]clusterv1.MachineDrainRuleDrainConfig{
+		"agent":    {Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip},
+		"database": {Behavior: clusterv1.MachineDrainRuleDrainBehaviorDrain, Order: new(int32(7))},
+	} {
+		require.NoError(t, c.Create(t.Context(), &clusterv1.MachineDrainRule{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: name},
+			Spec: clusterv1.MachineDrainRuleSpec{
+				Drain: config, Pods: []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}}},
+			},
+		}))
+	}
+	require.NoError(t, d.Drain(t.Context(), m))
+	assert.Equal(t, []string{"shop", "database"}, evicted)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(labelled("agent")), &corev1.Pod{}))
+}
+
 // TestWhoToleratesACordon goes by the taint's key and effect; a pod that nobody makes again does not come back.
 func TestWhoToleratesACordon(t *testing.T) {
 	t.Parallel()

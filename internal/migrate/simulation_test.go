@@ -84,6 +84,8 @@ type world struct {
 	stop  chan struct{}
 	// validFor is how long an approval counts that somebody gives on record; nil lets the command line approve everything.
 	validFor func(gate string) time.Duration
+	// between is what people do between two processes; nil does nothing.
+	between func()
 	// rests has the engine wait between two tries for as long as the playbook says. Nobody moves the clock meanwhile, so without it the next try comes at once.
 	rests bool
 	runs  int
@@ -145,6 +147,9 @@ func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 			phase, step := w.graph[p], *s
 			s.Before, s.Verify, s.Undo, s.VerifyUndo = nil, nil, nil, nil
 			s.Act = func(context.Context, *Work) error { return w.act(phase, step) }
+			if !s.Irreversible {
+				s.Undo = func(context.Context, *Work) error { w.undo(phase, step); return nil }
+			}
 			if s.Crossed != nil {
 				s.Crossed = func(context.Context, *Work) (bool, error) { return w.done[step.ID], nil }
 			}
@@ -235,6 +240,16 @@ func (w *world) act(phase Phase, s Step) error {
 		panic(errKilled)
 	}
 	return nil
+}
+
+// undo takes a step back: it begins anew, and so does its phase when none of its steps is done any more.
+func (w *world) undo(phase Phase, s Step) {
+	delete(w.done, s.ID)
+	delete(w.begun, s.ID)
+	w.order = slices.DeleteFunc(w.order, func(id string) bool { return id == s.ID })
+	if !slices.ContainsFunc(phase.Steps, func(s Step) bool { return w.done[s.ID] }) {
+		delete(w.begun, phase.Name)
+	}
 }
 
 // mustBeApproved asks the record whether somebody has agreed to a gate; empty is none.
@@ -401,6 +416,9 @@ func (w *world) options() Options {
 // finish goes through night after night until everything is done, and returns after how many processes it was.
 func (w *world) finish(most int, gap func() time.Duration) {
 	for range most {
+		if w.between != nil {
+			w.between()
+		}
 		result, alive := w.run()
 		w.gapless()
 		switch {
@@ -511,7 +529,7 @@ func TestAWindowClosesInEveryStep(t *testing.T) {
 	}
 }
 
-// TestManyNights draws windows, reserves, soak times, approvals that end, control planes, times of steps, failures, kills and waits.
+// TestManyNights draws windows, reserves, soak times, approvals that end, control planes, times of steps, failures, kills, rollbacks and waits.
 func TestManyNights(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -536,6 +554,23 @@ func TestManyNights(t *testing.T) {
 				takes[step] = time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes of "+step)) * time.Minute
 			}
 			return takes[step]
+		}
+		back := rapid.IntRange(0, 2).Draw(t, "rollbacks")
+		w.between = func() {
+			if back == 0 || len(w.order) == 0 || !rapid.Bool().Draw(t, "is it taken back now") {
+				return
+			}
+			back--
+			keep := rapid.SampledFrom([]string{"", plan.PhaseFence, plan.PhaseTranslate, plan.PhaseAdopt}).Draw(t, "what stays done")
+			final, done := w.done[stepLeave], slices.Clone(w.order)
+			result, _ := w.back(keep)
+			if final {
+				assert.ErrorIs(t, result.Err, ErrNoReturn)
+				assert.Equal(t, done, w.order, "nothing is taken back behind the point of no return")
+			} else {
+				assert.Equal(t, Reached, result.Outcome, result.Message)
+			}
+			w.goOn()
 		}
 		trouble := rapid.IntRange(0, 12).Draw(t, "trouble")
 		w.fate = func(step string) fate {

@@ -27,8 +27,19 @@ type Input struct {
 	Workers []string
 	// Object is how far the migration is; nil when it has not begun.
 	Object *migrationv1alpha1.ClusterMigration
+	// Until is the last phase that is done in these nights; empty for all of them.
+	Until string
 	// Now is when the run begins.
 	Now time.Time
+}
+
+// graph is what is done in these nights.
+func (in Input) graph() []migrate.Phase {
+	all := in.shape().Graph()
+	if last := slices.IndexFunc(all, func(p migrate.Phase) bool { return p.Name == in.Until }); last >= 0 {
+		return all[:last+1]
+	}
+	return all
 }
 
 // shape is what the playbook makes of the cluster.
@@ -54,7 +65,7 @@ func Of(ctx context.Context, in Input) (*plan.Schedule, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &plan.Schedule{Playbook: in.Playbook.Metadata.Name, Runs: in.Estimates.Runs, Worker: Estimated(in.Estimates.Step(estimate.Worker)), Nights: []plan.Night{}, Approvals: approvals(in)}
+	out := &plan.Schedule{Playbook: in.Playbook.Metadata.Name, Until: in.Until, Runs: in.Estimates.Runs, Worker: Estimated(in.Estimates.Step(estimate.Worker)), Nights: []plan.Night{}, Approvals: approvals(in)}
 	for _, path := range slices.Sorted(maps.Keys(in.Playbook.Values)) {
 		out.Values = append(out.Values, plan.Value{Path: path, Value: in.Playbook.Values[path], Origin: in.Playbook.Origins[path]})
 	}
@@ -157,7 +168,7 @@ func Opening(door *playbook.Door) func(time.Time, string) *migrate.Opening {
 func (in Input) foresee(ctx context.Context, door *playbook.Door, schedule *window.Schedule, took func(string) time.Duration) ([]migrate.Foreseen, error) {
 	spec := &in.Playbook.Spec
 	return migrate.Foresee(ctx, migrate.Foresight{
-		Graph: in.shape().Graph(), Object: in.Object, Now: in.Now, Took: took,
+		Graph: in.graph(), Object: in.Object, Now: in.Now, Took: took,
 		Again: func(after time.Time) time.Time { return nextRun(schedule, after) },
 		Options: migrate.Options{
 			Door: Ask(door), Opening: Opening(door), EachStep: spec.EachStep(), MaxWorkers: spec.Workers.PerRun, PerWindow: true, Abreast: spec.Workers.Concurrency,
@@ -228,7 +239,7 @@ func add(work []plan.Work, s migrate.Foreseen) []plan.Work {
 // need tells of every approval on record that ends when it is needed, and of one that is to be given and counts for a while when to give it. What is begun already needs it no more.
 func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
 	terms := Terms(&in.Playbook.Spec)
-	for _, p := range in.shape().Graph() {
+	for _, p := range in.graph() {
 		at := func(gate string, is func(migrate.Foreseen) bool) {
 			term := terms[gate]
 			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && (a.Until != nil || a.By == "" && term > 0) })
@@ -262,7 +273,7 @@ func Terms(spec *playbook.Spec) migrate.Terms {
 // approvals are what people have to agree to that is still to come, or was agreed to.
 func approvals(in Input) []plan.Approval {
 	out, terms := []plan.Approval{}, Terms(&in.Playbook.Spec)
-	for _, p := range in.shape().Graph() {
+	for _, p := range in.graph() {
 		gates := []string{p.Gate}
 		for _, s := range p.Steps {
 			gates = append(gates, s.Gate)

@@ -93,6 +93,23 @@ func TestTheNightsOfACluster(t *testing.T) {
 	assert.Equal(t, plan.Approval{Gate: "finalize", Before: "finalize", Who: "Acme's change board"}, got.Approvals[2])
 }
 
+// TestNightsEndWhereTheRunDoes: whoever goes to the workers only needs no night, and nobody's word, for what comes behind them.
+func TestNightsEndWhereTheRunDoes(t *testing.T) {
+	t.Parallel()
+	in := Input{Playbook: book(t, weekends), Workers: []string{"a", "b"}, Until: plan.PhaseWorkers}
+	got := of(t, in)
+	require.Len(t, got.Nights, 1)
+	assert.Equal(t, []string{plan.PhaseControlPlane, plan.PhaseWorkers}, []string{got.Nights[0].Work[0].Phase, got.Nights[0].Work[1].Phase})
+	assert.Equal(t, got.Nights[0].Work[1].To, *got.EndsAt)
+	var gates []string
+	for _, a := range got.Approvals {
+		gates = append(gates, a.Gate)
+	}
+	assert.Equal(t, []string{plan.PhaseControlPlane, migrate.GateNoReturn}, gates)
+	in.Until = ""
+	assert.Len(t, of(t, in).Nights, 2)
+}
+
 func TestOneWorkerANight(t *testing.T) {
 	t.Parallel()
 	got := of(t, Input{Playbook: book(t, weekends+"  workers: {perRun: 1}\n  soak: {beforeFinalize: 0s}\n"), Workers: []string{"a", "b", "c"}})

@@ -162,6 +162,8 @@ type Estimate struct {
 type Schedule struct {
 	// Playbook is its name; empty without one.
 	Playbook string `json:"playbook,omitempty"`
+	// Until is the last phase of these nights; empty for all of them.
+	Until string `json:"until,omitempty"`
 	// Values are those of the effective playbook, each with who said it.
 	Values []Value `json:"values,omitempty"`
 	// TimeZone is the playbook's, in which nights are told; empty without windows.

@@ -163,6 +163,9 @@ func nightSum(s *plan.Schedule, zone *time.Location) string {
 	if s.TimeZone != "" {
 		text += " (" + s.TimeZone + ")"
 	}
+	if s.Until != "" {
+		text += ", until phase " + s.Until
+	}
 	if s.EndsAt != nil {
 		text += ", done by " + dayTime(*s.EndsAt, zone)
 	}
@@ -198,6 +201,9 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 	}
 	zone := nightZone(s)
 	v := &nightsView{Sum: tellNightSum(s, zone)}
+	if s.Until != "" && s.Until != plan.PhaseFinalize {
+		v.Sum += " What comes behind these nights is agreed on later."
+	}
 	if !s.Fits {
 		v.Problem = "The agreed nights are not long enough for all of the work. We come back to you with others."
 	}

@@ -60,8 +60,8 @@ func runOfAl9qy() *history.RunReport {
 		EtcdBefore: []history.Member{{
 			ID: "8e9e05c52164694d", Name: "etcd", Role: "leader", PeerURLs: []string{"https://10.1.2.3:2380"}, ClientURLs: []string{"https://10.1.2.3:2379"}, Term: 7, Index: 481_516, Bytes: 23_420_928,
 		}},
-		EtcdAfter: []history.Member{{ID: "91bc3c398fb3c146", Name: "al9qy-x7k2p", Role: "leader"}},
-		Proved:    &history.Proved{At: madeAt().Add(90 * time.Second), Outcome: "untouched"},
+		EtcdAfter:  []history.Member{{ID: "91bc3c398fb3c146", Name: "al9qy-x7k2p", Role: "leader"}},
+		Proved:     &history.Proved{At: madeAt().Add(90 * time.Second), Outcome: "untouched"},
 		TwoMembers: &history.Stretch{Since: two, Until: &single}, Unpublished: &history.Stretch{Since: away, Until: &back},
 		Authority: &history.Exposure{By: r.By, From: "Secret vault/al9qy-ca", At: madeAt()},
 	}

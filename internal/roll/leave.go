@@ -28,7 +28,7 @@ func (c *Roller) Lead(ctx context.Context) error {
 		case err != nil:
 			return "", err
 		case status.Leader == m.ID:
-			return "", nil
+			return "", c.show(ctx, "led by the new member")
 		case status.Leader != status.Member:
 			return "etcd to have a leader", nil
 		}
@@ -176,8 +176,13 @@ func (c *Roller) membersNow(ctx context.Context) (all etcd.Members, legacy *etcd
 	if err != nil {
 		return etcd.Members{}, nil, err
 	}
-	all, err = own.Members(ctx)
-	if err = failure.Join(err, own.Close()); err != nil {
+	all, legacy, err = c.membersBy(ctx, own)
+	return all, legacy, failure.Join(err, own.Close())
+}
+
+// membersBy asks by a way to the new machine's etcd that is there already.
+func (c *Roller) membersBy(ctx context.Context, own *etcd.Client) (all etcd.Members, legacy *etcd.Member, err error) {
+	if all, err = own.Members(ctx); err != nil {
 		return etcd.Members{}, nil, err
 	}
 	machine, err := c.infrastructure(ctx)
@@ -196,40 +201,45 @@ func (c *Roller) membersNow(ctx context.Context) (all etcd.Members, legacy *etcd
 // RemoveLegacyMember takes the legacy member out of etcd, through the new one, which leads: its etcd ends itself. There is no way back from here.
 // That it is gone is told whoever finds it so: a run that was killed right after the removal, or got no answer to it, could not.
 func (c *Roller) RemoveLegacyMember(ctx context.Context) error {
-	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		all, legacy, err := c.membersNow(ctx)
-		if err != nil {
-			return "", err
-		}
-		if legacy == nil {
-			c.single(true)
-			return "", nil
-		}
-		if len(all.Members) > 2 {
-			return "", fmt.Errorf("%w: it has %d members, and only the new machine's and the legacy master's are known; see migrate etcd members %s", ErrUnwell, len(all.Members), c.Picture.ID)
-		}
+	return c.poll(ctx, func(ctx context.Context) (missing string, err error) {
+		// One way for all of it: a way through a pod took forty seconds on a slow machine, and etcd needs both members meanwhile.
 		own, err := c.newEtcd(ctx)
 		if err != nil {
 			return "", err
 		}
-		table, err := own.Table(ctx)
-		if err == nil {
-			c.note("etcd before: %s", tableText(table))
-			err = c.gate(ctx)
-		}
-		if err == nil {
-			err = own.Remove(ctx, own.Endpoints()[0], legacy.ID)
-		}
-		err = failure.Join(err, own.Close())
-		if errors.Is(err, etcd.ErrUnsettled) {
-			return "etcd to be sure of its members", nil
-		}
-		if err == nil {
-			c.note("member %s of the legacy master is gone", legacy.ID)
-			c.single(true)
-		}
-		return "", err
+		missing, err = c.removeLegacyMember(ctx, own)
+		return missing, failure.Join(err, own.Close())
 	})
+}
+
+func (c *Roller) removeLegacyMember(ctx context.Context, own *etcd.Client) (missing string, err error) {
+	all, legacy, err := c.membersBy(ctx, own)
+	switch {
+	case err != nil:
+		return "", err
+	case legacy == nil:
+		c.single(true)
+		return "", nil
+	case len(all.Members) > 2:
+		return "", fmt.Errorf("%w: it has %d members, and only the new machine's and the legacy master's are known; see migrate etcd members %s", ErrUnwell, len(all.Members), c.Picture.ID)
+	}
+	table, err := own.Table(ctx)
+	if err != nil {
+		return "", err
+	}
+	c.note("etcd before: %s", tableText(table))
+	if err := c.gate(ctx); err != nil {
+		return "", err
+	}
+	err = own.Remove(ctx, own.Endpoints()[0], legacy.ID)
+	if errors.Is(err, etcd.ErrUnsettled) {
+		return "etcd to be sure of its members", nil
+	}
+	if err == nil {
+		c.note("member %s of the legacy master is gone", legacy.ID)
+		c.single(true)
+	}
+	return "", err
 }
 
 // VerifyAlone makes sure that the new member is alone, leads and can write.

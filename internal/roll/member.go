@@ -174,8 +174,18 @@ func (c *Roller) Join(ctx context.Context) error {
 		case m.Name == "":
 			return "the new machine to start its etcd", nil
 		}
-		return "", nil
+		return "", c.show(ctx, "with a learner")
 	})
+}
+
+// show notes the member table, as it is before and after every change of it.
+func (c *Roller) show(ctx context.Context, when string) error {
+	table, err := c.Members.Table(ctx)
+	if err != nil {
+		return err
+	}
+	c.note("etcd %s: %s", when, tableText(table))
+	return nil
 }
 
 // steady is how many looks in a row have to find the new member connected before it is given a vote.
@@ -283,12 +293,7 @@ func (c *Roller) VerifyPromoted(ctx context.Context) error {
 	case m == nil || m.Learner:
 		return fmt.Errorf("%w: the new machine's member does not vote", ErrUnwell)
 	}
-	table, err := c.Members.Table(ctx)
-	if err != nil {
-		return err
-	}
-	c.note("etcd with two voters: %s", tableText(table))
-	return nil
+	return c.show(ctx, "with two voters")
 }
 
 // Part takes every member but the legacy one out of etcd again: the leadership goes back first, if it is not there. As long as a new member
@@ -311,6 +316,11 @@ func (c *Roller) Part(ctx context.Context) error {
 		for _, m := range all.Members {
 			if m.ID == status.Member {
 				continue
+			}
+			if !seen {
+				if err := c.show(ctx, "before a member is taken out"); err != nil {
+					return "", err
+				}
 			}
 			seen, voted = true, voted || !m.Learner
 			if err := c.leadByLegacy(ctx, status); err != nil {

@@ -239,7 +239,8 @@ func (x *takeover) assertNoted(said string) {
 	}
 	all := strings.Join(notes, "\n")
 	for _, want := range []string{
-		"control-plane/well: etcd before: ", "control-plane/snapshot: etcd is saved in ", "control-plane/promote: member ", " votes", "etcd with two voters: ",
+		"control-plane/well: etcd before: ", "control-plane/snapshot: etcd is saved in ", "control-plane/join: etcd with a learner: ", "control-plane/promote: member ", " votes", "etcd with two voters: ",
+		"control-plane/lead: etcd led by the new member: ",
 		"control-plane/server: both API servers show the same ", "both API servers read the same values in 1 Secrets",
 	} {
 		assert.Contains(x, all, want)
