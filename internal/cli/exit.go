@@ -101,9 +101,14 @@ type UsageError struct {
 	Message string
 	// Hint is what to type instead.
 	Hint string
+	// Err is the cause, where a program may want it; it may be nil.
+	Err error
 }
 
 func (e *UsageError) Error() string { return e.Message }
+
+// Unwrap returns the cause.
+func (e *UsageError) Unwrap() error { return e.Err }
 
 func usage(hint, format string, args ...any) error {
 	return &UsageError{Message: fmt.Sprintf(format, args...), Hint: hint}

@@ -60,7 +60,7 @@ func readBook(files, sets []string) (*playbook.Effective, error) {
 	e, err := playbook.Read(didYouMean, layers...)
 	var invalid *playbook.InvalidError
 	if errors.As(err, &invalid) {
-		return nil, &UsageError{Message: invalid.Error(), Hint: "migrate playbook schema prints what a playbook can say"}
+		return nil, &UsageError{Message: invalid.Error(), Hint: "migrate playbook schema prints what a playbook can say", Err: invalid}
 	}
 	return e, err
 }
@@ -73,10 +73,23 @@ func atLeastOneFile(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// doubts are what is allowed and most likely not meant, as programs read it.
+// doubts are what is allowed and most likely not meant, or what is wrong, as programs read it.
 type doubts struct {
-	Files  []string `json:"files"`
-	Doubts []string `json:"doubts"`
+	Files    []string           `json:"files"`
+	Mistakes []playbook.Mistake `json:"mistakes,omitempty"`
+	Doubts   []string           `json:"doubts"`
+}
+
+// tellMistakes gives programs what people read on standard error.
+func (s *session) tellMistakes(ctx context.Context, outs []output, files []string, err error) error {
+	var invalid *playbook.InvalidError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	if told := s.printStructured(ctx, outs, doubts{Files: files, Mistakes: invalid.Mistakes, Doubts: []string{}}, func(io.Writer) {}); told != nil {
+		return told
+	}
+	return err
 }
 
 // tellDoubts shows them; the exit code says whether there are any.
@@ -112,7 +125,7 @@ allowed and most likely not meant, for example windows that never open (exit cod
 			}
 			e, err := readBook(args, sets)
 			if err != nil {
-				return err
+				return s.tellMistakes(cmd.Context(), resolved, args, err)
 			}
 			estimates, err := estimatesOf(e, "")
 			if err != nil {
@@ -468,7 +481,7 @@ func (s *session) approveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			approval := migrationv1alpha1.Approval{Gate: args[1], By: s.who(), Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
+			approval := migrationv1alpha1.Approval{Gate: args[1], Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
 			if until != "" {
 				at, err := parseUntil(until)
 				if err != nil {
@@ -482,6 +495,9 @@ func (s *session) approveCommand() *cobra.Command {
 			}
 			found, err := s.migrations(cmd.Context(), change.Client, args[:1])
 			if err != nil {
+				return err
+			}
+			if approval.By, err = s.signed(cmd.Context(), change.Client); err != nil {
 				return err
 			}
 			if err := migrate.Approve(cmd.Context(), change.Client, &found[0], approval); err != nil {

@@ -70,6 +70,15 @@ func TestPlaybookCommands(t *testing.T) {
 	require.Equal(t, CodeOK, got.code)
 	assert.JSONEq(t, `{"files": ["`+weekend+`"], "doubts": []}`, got.stdout)
 	wrong := book(t, "  sook: {}\n")
+	got = run(t, "playbook", "lint", wrong, "-o", "json")
+	require.Equal(t, CodeUsage, got.code)
+	var wrongs doubts
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &wrongs), got.stdout)
+	require.NotEmpty(t, wrongs.Mistakes)
+	assert.Equal(t, wrong, wrongs.Mistakes[0].File)
+	assert.Positive(t, wrongs.Mistakes[0].Line)
+	assert.Positive(t, wrongs.Mistakes[0].Column)
+	assert.Contains(t, got.stderr, wrongs.Mistakes[0].Text, "people read the same")
 	for _, args := range [][]string{{"playbook", "lint", wrong}, {"playbook", "windows", wrong}, {"run", "al9qy", "--playbook", wrong}, {"resume", "al9qy", "--playbook", wrong}} {
 		got = run(t, args...)
 		assert.Equal(t, CodeUsage, got.code, "%s", args)

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -1081,6 +1084,32 @@ func (s *session) who() string {
 		host = "unknown"
 	}
 	return name + "@" + host
+}
+
+// mostSigned is how long a name may be in a ClusterMigration (api/migration/v1alpha1).
+const mostSigned = 253
+
+// signed is who says something: by the machine it is said on and, where the API server can tell, as whom that one knows them. A name on a machine is what its owner calls it, and in a
+// container there is none; the other one is in the audit log as well.
+func (s *session) signed(ctx context.Context, c client.Client) (string, error) {
+	review := &unstructured.Unstructured{}
+	review.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"))
+	err := c.Create(ctx, review)
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return s.who(), nil // Kubernetes tells from 1.28 on.
+	case err != nil:
+		return "", fmt.Errorf("asking the management cluster who this is: %w", err)
+	}
+	name, _, err := unstructured.NestedString(review.Object, "status", "userInfo", "username")
+	if err != nil || name == "" {
+		return s.who(), err
+	}
+	signed := s.who() + " as " + name
+	if len(signed) > mostSigned {
+		signed = strings.ToValidUTF8(signed[:mostSigned-len("…")], "") + "…"
+	}
+	return signed, nil
 }
 
 // gone tells that a lock's holder was a process of this machine and user that has ended.

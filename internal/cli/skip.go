@@ -55,7 +55,11 @@ look and on which nothing later rests may be left out: ` + steps + `.`,
 			if err != nil {
 				return err
 			}
-			skip := migrationv1alpha1.Skip{Step: args[1], By: s.who(), Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
+			by, err := s.signed(cmd.Context(), change.Client)
+			if err != nil {
+				return err
+			}
+			skip := migrationv1alpha1.Skip{Step: args[1], By: by, Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
 			if err := migrate.SkipStep(cmd.Context(), change.Client, &found[0], skip); err != nil {
 				return err
 			}

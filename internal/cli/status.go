@@ -315,7 +315,11 @@ the pause.`,
 			if err != nil {
 				return err
 			}
-			pause := &migrationv1alpha1.Pause{By: s.who(), Reason: reason, Since: metav1.NewTime(s.app.Clock.Now())}
+			by, err := s.signed(cmd.Context(), change.Client)
+			if err != nil {
+				return err
+			}
+			pause := &migrationv1alpha1.Pause{By: by, Reason: reason, Since: metav1.NewTime(s.app.Clock.Now())}
 			if err := migrate.SetPause(cmd.Context(), change.Client, &found[0], pause); err != nil {
 				return err
 			}

@@ -29,9 +29,11 @@ const maxDepth = 32
 
 // Mistake is something wrong in a file; Line and Column count from one. Both are zero when it is about the file, the column also where the library says none.
 type Mistake struct {
-	File         string
-	Line, Column int
-	Text         string
+	File string `json:"file"`
+	// Line and Column are absent where nobody knows them.
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Text   string `json:"text"`
 }
 
 func (m Mistake) String() string {
@@ -95,12 +97,16 @@ func (r *reader) wrong(node *yaml.Node, format string, args ...any) {
 	r.mistakes = append(r.mistakes, m)
 }
 
-// garbled is what the library says of a file that is no YAML, or of a value that does not fit: "yaml: line 3: …".
-func (r *reader) garbled(err error) {
+// garbled is what the library says of a file that is no YAML, or of a value that does not fit: "yaml: line 3: …". Where its parser gives up it counts lines from zero
+// (go.yaml.in/yaml/v3, decode.go, parser.fail), and an end that is missing is looked for behind the last one.
+func (r *reader) garbled(err error, data []byte) {
 	m := Mistake{File: r.file, Text: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if place, text, found := strings.Cut(m.Text, ": "); found {
 		if line, err := strconv.Atoi(strings.TrimPrefix(place, "line ")); err == nil && strings.HasPrefix(place, "line ") {
 			m.Line, m.Text = line, text
+			if strings.HasPrefix(text, "did not find expected") {
+				m.Line = min(line+1, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
+			}
 		}
 	}
 	r.mistakes = append(r.mistakes, m)
@@ -256,7 +262,7 @@ func (r *reader) parse(data []byte) *yaml.Node {
 		if errors.Is(err, io.EOF) {
 			r.wrong(nil, "the file is empty")
 		} else {
-			r.garbled(err)
+			r.garbled(err, data)
 		}
 		return nil
 	}

@@ -24,7 +24,7 @@ func ReadDocument(suggest Suggest, kind string, into any, layer Layer, problems 
 		return invalid(r.mistakes)
 	}
 	if err := node.Decode(into); err != nil {
-		r.garbled(err)
+		r.garbled(err, layer.Data)
 		return invalid(r.mistakes)
 	}
 	places := map[string]*yaml.Node{}

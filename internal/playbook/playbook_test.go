@@ -91,6 +91,9 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"empty":           {"", "p.yaml: the file is empty"},
 		"truncated":       {"spec: {", "p.yaml:1: did not find"},
+		"left open":       {head + "spec: {soak:\n", "p.yaml:3: did not find"},
+		"left open later": {head + "spec:\n  soak: {perWorker: 5m\n  workers: {}\n", "p.yaml:4: did not find"},
+		"no colon":        {head + "spec:\n  soak\n  workers: {}\n", "p.yaml:5: "},
 		"a list":          {"- a\n", "p.yaml:1:1: the file must be a mapping"},
 		"no kind":         {"apiVersion: migration.giantswarm.io/v1alpha1\nspec: {}\n", "p.yaml:1:1: kind is missing; it must be Playbook"},
 		"another kind":    {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", "kind: it is \"Plan\"; it must be Playbook"},

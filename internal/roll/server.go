@@ -145,11 +145,12 @@ type resource struct {
 // VerifyServer compares the new API server with the old one before anybody else asks it: both look at the same etcd, so everything has to be the same.
 //
 //  1. it answers to its own name with a certificate of the cluster's authority,
-//  2. it has the settings by which the old one knows people and keeps records,
-//  3. aggregated APIs answer through it as well: that it reaches Services, and webhooks with them, was waited for before,
-//  4. every resource that both serve has the same objects, by UID and resource version,
-//  5. the values of Secrets are the same, so it has the key they are encrypted with,
-//  6. each accepts service account tokens that the other issued, and those in old Secrets.
+//  2. that certificate is good for the names by which the old one is asked,
+//  3. it has the settings by which the old one knows people and keeps records,
+//  4. aggregated APIs answer through it as well: that it reaches Services, and webhooks with them, was waited for before,
+//  5. every resource that both serve has the same objects, by UID and resource version,
+//  6. the values of Secrets are the same, so it has the key they are encrypted with,
+//  7. each accepts service account tokens that the other issued, and those in old Secrets.
 func (c *Roller) VerifyServer(ctx context.Context) error {
 	config, err := c.newServerConfig(ctx)
 	if err != nil {
@@ -165,6 +166,9 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 		return fmt.Errorf("asking the old API server: %w", err)
 	}
 	if err := c.meet(ctx, s, config); err != nil {
+		return err
+	}
+	if err := s.patiently(ctx, func(ctx context.Context) error { return c.compareNames(ctx, config) }); err != nil {
 		return err
 	}
 	if err := s.compareObjects(ctx); err != nil {

@@ -68,7 +68,7 @@ type Approval struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Gate string `json:"gate"`
-	// by is who agreed, as user@host.
+	// by is who agreed, as user@host, and as whom the API server knows them where it can tell.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
