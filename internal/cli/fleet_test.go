@@ -308,6 +308,7 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 		"blocked":       {err: &outcome{code: CodeBlocked, cause: inTheWay(report)}, want: fleet.Blocked, classes: []string{"check CHK-B-001", "check CHK-C-001"}},
 		"held":          {err: &outcome{code: CodeBlocked, cause: &migrate.HeldError{Holder: "ops", Until: later}}, want: fleet.Elsewhere},
 		"paused before": {err: ended(CodeWaiting), want: fleet.Paused},
+		"paused badly":  {err: ended(CodeDecision), want: fleet.Paused},
 		"unreadable":    {err: errors.New("the API server is away"), want: fleet.Failed, classes: []string{"error"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -593,7 +593,7 @@ func refused(err error) fleet.Outcome {
 		return out
 	case errors.Is(err, context.Canceled):
 		return fleet.Outcome{Standing: fleet.Ready, Message: "interrupted before it began"}
-	case errors.As(err, &end) && end.code == CodeWaiting:
+	case errors.As(err, &end) && (end.code == CodeWaiting || end.code == CodeDecision): // The latter where it must not rest.
 		return fleet.Outcome{Standing: fleet.Paused}
 	case err == nil:
 		return fleet.Outcome{Standing: fleet.Ready}

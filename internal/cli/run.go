@@ -719,7 +719,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		return err
 	}
 	if s.rests(&o, u) {
-		return ended(CodeWaiting)
+		return ended(restCode(migrate.Result{Exposed: migrate.Exposed(u.object)}, CodeWaiting))
 	}
 	switch {
 	case o.back && u.object == nil:

@@ -141,8 +141,8 @@ type Engine struct {
 	began time.Time
 	// opened is the end of the window that the log has said is open.
 	opened time.Time
-	// stepped tells that this run has begun a step, told which approvals it has noted.
-	stepped bool
+	// stepped tells that this run has begun a step, acted that it has begun, or taken back, one that does more than look; told which approvals it has noted.
+	stepped, acted bool
 	told    []agreement
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
@@ -663,6 +663,7 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 func (e *Engine) announce(ctx context.Context, phase string, steps ...Step) error {
 	e.stepped = true
 	for _, s := range steps {
+		e.acted = e.acted || !s.Looks
 		e.Journal.begin(phase, s, migrationv1alpha1.StepRunning)
 		if err := e.Log.add(history.Event{Type: history.StepStarted, Phase: phase, Step: s.ID, Message: s.Title}); err != nil {
 			return err
@@ -906,6 +907,7 @@ func (e *Engine) restoration(ctx context.Context) string {
 // undo takes one step back.
 func (e *Engine) undo(ctx context.Context, phase string, s Step) error {
 	began := e.Clock.Now()
+	e.acted = true
 	e.Journal.begin(phase, s, migrationv1alpha1.StepUndoing)
 	if err := e.retry(ctx, s.ID, e.save); err != nil {
 		return err
@@ -991,7 +993,8 @@ func (e *Engine) refusals(namespaces map[string]time.Duration) {
 	}
 }
 
-// noticed ends the measuring, and keeps its result with that of earlier runs: a migration has one report, whoever ran it on which night.
+// noticed ends the measuring, and keeps its result with that of earlier runs: a migration has one report, whoever ran it on which night. A run that only looked was noticed by nobody,
+// and most end before the cluster's pods are listed: that would be told of all runs ever after.
 func (e *Engine) noticed(ctx context.Context, result Result) error {
 	if e.opts.Measured == nil {
 		return nil
@@ -1008,6 +1011,10 @@ func (e *Engine) noticed(ctx context.Context, result Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	return e.retry(ctx, "", func(ctx context.Context) (err error) {
+		if !e.acted {
+			e.impact, err = LoadImpact(ctx, e.Client, e.Work.namespace(), e.Work.id())
+			return err
+		}
 		e.impact, err = e.Work.keepImpact(ctx, measured)
 		return err
 	})

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
@@ -34,10 +35,14 @@ func (c *Cluster) NewSibling(name string, addresses []net.IP, names ...string) (
 		return nil, fmt.Errorf("making a directory for %s: %w", name, err)
 	}
 	ips := append([]net.IP{net.ParseIP(loopback)}, addresses...)
+	serving := ips
+	if ip := firstServiceIP(c.opts.ServiceCIDR); ip != nil {
+		serving = append(slices.Clone(ips), ip)
+	}
 	for file, about := range map[string]pki.Names{
 		certEtcd: {CommonName: name, DNS: []string{"localhost", name}, IPs: ips},
-		// kubeadm puts the machine's own name in as well (kubernetes, cmd/kubeadm/app/util/pkiutil/pki_helpers.go, GetAPIServerAltNames).
-		certAPIServer: {CommonName: "kube-apiserver", DNS: append([]string{"localhost", "kubernetes.default.svc", name}, names...), IPs: ips},
+		// kubeadm puts the machine's own name in as well, and the first address of Services (kubernetes, cmd/kubeadm/app/util/pkiutil/pki_helpers.go, GetAPIServerAltNames).
+		certAPIServer: {CommonName: "kube-apiserver", DNS: append([]string{"localhost", "kubernetes.default.svc", name}, names...), IPs: serving},
 	} {
 		pair, err := c.ca.Issue(about)
 		if err != nil {
