@@ -89,23 +89,27 @@ CLUSTER may be left out when a snapshot holds only one.`,
 	return cmd
 }
 
+// check finds what is wrong with the flags before anything is looked at.
+func (o *planOptions) check(args []string) error {
+	switch {
+	case o.validFor <= 0:
+		return usage("", "--valid-for is %s; it has to be longer than nothing", o.validFor)
+	case o.all && len(args) > 0:
+		return usage("", "--all and a cluster do not go together")
+	case o.until != "" && !o.examine.hasBook() && o.estimates == "":
+		return usage("--playbook FILE", "--until tells of nights, which a playbook or estimates say")
+	}
+	return knownPhase("--until", o.until)
+}
+
 // plan opens the source, makes the plan of one cluster or of all, renders and saves.
 func (s *session) plan(ctx context.Context, o planOptions, args []string) error {
 	outs, err := o.destinations()
 	if err != nil {
 		return err
 	}
-	if o.validFor <= 0 {
-		return usage("", "--valid-for is %s; it has to be longer than nothing", o.validFor)
-	}
-	if err := knownPhase("--until", o.until); err != nil {
+	if err := o.check(args); err != nil {
 		return err
-	}
-	if o.until != "" && !o.examine.hasBook() && o.estimates == "" {
-		return usage("--playbook FILE", "--until tells of nights, which a playbook or estimates say")
-	}
-	if o.all && len(args) > 0 {
-		return usage("", "--all and a cluster do not go together")
 	}
 	p, err := s.open(ctx, o.source, true)
 	if err != nil {

@@ -518,17 +518,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 			return result, err
 		}
 	} else {
-		measured, err := s.measure(work, o, u)
-		if err != nil {
-			return result, err
-		}
-		opts.Measured = sync.OnceValue(measured)
-		if o.back {
-			result, err = engine.Back(work, opts, o.to)
-		} else {
-			result, err = engine.Forward(work, opts)
-		}
-		opts.Measured() // What measures ends also when the run did not get the lock.
+		result, err = s.drive(work, o, u, engine, opts)
 		s.hearOut(work, listener, view)
 		if err != nil {
 			return result, s.cannotRun(u.id, err)
@@ -548,6 +538,20 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		return result, err
 	}
 	return result, s.endedRun(u.id, o, result)
+}
+
+// drive has the engine do the steps, or take them back, and measures meanwhile.
+func (s *session) drive(ctx context.Context, o runOptions, u *undertaking, engine *migrate.Engine, opts migrate.Options) (migrate.Result, error) {
+	measured, err := s.measure(ctx, o, u)
+	if err != nil {
+		return migrate.Result{}, err
+	}
+	opts.Measured = sync.OnceValue(measured)
+	defer opts.Measured() // What measures ends also when the run does not get the lock.
+	if o.back {
+		return engine.Back(ctx, opts, o.to)
+	}
+	return engine.Forward(ctx, opts)
 }
 
 func knownPhase(flag, name string) error {

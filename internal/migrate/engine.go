@@ -143,7 +143,7 @@ type Engine struct {
 	opened time.Time
 	// stepped tells that this run has begun a step, acted that it has begun, or taken back, one that does more than look; told which approvals it has noted.
 	stepped, acted bool
-	told    []agreement
+	told           []agreement
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
 	// replaced counts the workers that this run has replaced, with those of [Options.Replaced]; beginning those that begin together and are not noted yet.

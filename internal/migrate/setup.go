@@ -258,7 +258,7 @@ func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
 		for _, m := range from {
 			out = append(out, history.Member{
 				ID: m.ID, Name: m.Name, Role: m.Role, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs,
-				Term: uint64(max(0, m.Term)), Index: uint64(max(0, m.Index)), Bytes: m.Bytes, //nolint:gosec // negative ones are refused right here
+				Term: uint64(max(0, m.Term)), Index: uint64(max(0, m.Index)), Bytes: m.Bytes,
 			})
 		}
 		return out

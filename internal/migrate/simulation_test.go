@@ -565,7 +565,7 @@ func TestManyNights(t *testing.T) {
 			final, done := w.done[stepLeave], slices.Clone(w.order)
 			result, _ := w.back(keep)
 			if final {
-				assert.ErrorIs(t, result.Err, ErrNoReturn)
+				require.ErrorIs(t, result.Err, ErrNoReturn)
 				assert.Equal(t, done, w.order, "nothing is taken back behind the point of no return")
 			} else {
 				assert.Equal(t, Reached, result.Outcome, result.Message)

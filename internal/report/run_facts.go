@@ -50,12 +50,9 @@ func factLines(f *history.Facts, audience Audience) []string {
 		}
 		lines = append(lines, stretchText(s.stretch, past, now))
 	}
-	switch p := f.Proved; {
-	case p == nil:
-	case customer:
-		lines = append(lines, "Whether machines and the database were left running was compared last at "+exact(p.At)+": "+p.Outcome)
-	default:
-		lines = append(lines, "Compared with before the first change, last at "+exact(p.At)+": "+p.Outcome)
+	if p := f.Proved; p != nil {
+		what := map[bool]string{true: "Whether machines and the database were left running was compared last at ", false: "Compared with before the first change, last at "}[customer]
+		lines = append(lines, what+exact(p.At)+": "+p.Outcome)
 	}
 	switch a := f.Authority; {
 	case a == nil:
