@@ -759,7 +759,7 @@ func (o *runOptions) rules() string {
 	if o.door == nil && len(o.gates) == 0 {
 		return ""
 	}
-	return cmp.Or(o.bookName, "without a name")
+	return migrate.Clip(cmp.Or(o.bookName, "without a name"), mostSigned)
 }
 
 // sameRules refuses a run that has no playbook where the last one had one: whoever types the command again by heart, by day, would replace machines outside of every window.
@@ -1090,7 +1090,7 @@ func (s *session) who() string {
 	return name + "@" + host
 }
 
-// mostSigned is how long a name may be in a ClusterMigration (api/migration/v1alpha1).
+// mostSigned is how long a name, of a person or of a playbook, may be in a ClusterMigration (api/migration/v1alpha1).
 const mostSigned = 253
 
 // signed is who says something: by the machine it is said on and, where the API server can tell, as whom that one knows them. A name on a machine is what its owner calls it, and in a
@@ -1109,11 +1109,7 @@ func (s *session) signed(ctx context.Context, c client.Client) (string, error) {
 	if err != nil || name == "" {
 		return s.who(), err
 	}
-	signed := s.who() + " as " + name
-	if len(signed) > mostSigned {
-		signed = strings.ToValidUTF8(signed[:mostSigned-len("…")], "") + "…"
-	}
-	return signed, nil
+	return migrate.Clip(s.who()+" as "+name, mostSigned), nil
 }
 
 // gone tells that a lock's holder was a process of this machine and user that has ended.

@@ -307,11 +307,14 @@ func (j *Journal) summarize() {
 // maxMessage is what the API takes.
 const maxMessage = 4096
 
-func limited(message string) string {
-	if len(message) <= maxMessage {
-		return message
+func limited(message string) string { return Clip(message, maxMessage) }
+
+// Clip cuts a text to so many bytes, between two characters: the API server refuses what is longer than its definition says, and keeps half a character as another one.
+func Clip(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return message[:maxMessage-len("…")] + "…"
+	return strings.ToValidUTF8(text[:most-len("…")], "") + "…"
 }
 
 // errFenced means that a later run has written: this one's lock is somebody else's.

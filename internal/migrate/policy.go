@@ -224,11 +224,7 @@ func (e *Engine) hold(ctx context.Context, why string, more ...func(*migrationv1
 	}
 	// A copy, because what the server answers is the spec as it is and the status as it was.
 	object := e.Journal.Object.DeepCopy()
-	reason := why
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason-len("…")], "") + "…"
-	}
-	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: reason, Since: metav1.NewTime(e.Clock.Now())}
+	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: Clip(why, maxReason), Since: metav1.NewTime(e.Clock.Now())}
 	if err := SetPause(ctx, e.Client, object, pause, more...); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}

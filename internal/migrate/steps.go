@@ -246,14 +246,9 @@ func LoadImpact(ctx context.Context, reader client.Reader, namespace, id string)
 	return out, nil
 }
 
-// keepImpact adds what a run has measured to what earlier ones have, and returns all of it. Before the first look nothing is kept: nothing has begun.
+// keepImpact adds what a run has measured to what earlier ones have, and returns all of it.
 func (w *Work) keepImpact(ctx context.Context, measured *history.Impact) (*history.Impact, error) {
-	c := w.Adopter.Management.Client
-	before, err := LoadEvidence(ctx, c, w.namespace(), w.id())
-	if err != nil || before == nil {
-		return measured, err
-	}
-	earlier, err := LoadImpact(ctx, c, w.namespace(), w.id())
+	earlier, err := LoadImpact(ctx, w.Adopter.Management.Client, w.namespace(), w.id())
 	if err != nil {
 		return measured, err
 	}
