@@ -16,14 +16,18 @@ import (
 const (
 	metricActivePeers = "etcd_network_active_peers"
 	metricRoundTrip   = "etcd_network_peer_round_trip_time_seconds"
+	metricReceived    = "etcd_network_peer_received_bytes_total"
 	labelRemote       = "Remote"
 	labelTo           = "To"
+	labelFrom         = "From"
 )
 
 // Peer is another member as one server sees it over the network.
 type Peer struct {
-	// Active: there are connections, and what was sent last has arrived.
+	// Active: there are connections, and what was sent last has arrived, as far as the server knows: it learns of a machine that ended without a word only when its connections time out.
 	Active bool
+	// Received are the bytes that came from it since the server started. Every member answers the leader's heartbeats, ten times a second by default.
+	Received float64
 	// Measured is how often the time of a message there and back was measured since the server started, and Total the sum: two looks tell what was measured in between. etcd
 	// measures every half minute.
 	Measured uint64
@@ -80,6 +84,10 @@ func readPeers(text []byte) (map[ID]Peer, error) {
 		return nil
 	}
 	err = each(metricActivePeers, labelRemote, func(p *Peer, m *dto.Metric) { p.Active = m.GetGauge().GetValue() > 0 })
+	if err != nil {
+		return nil, err
+	}
+	err = each(metricReceived, labelFrom, func(p *Peer, m *dto.Metric) { p.Received = m.GetCounter().GetValue() })
 	if err != nil {
 		return nil, err
 	}

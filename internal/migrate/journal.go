@@ -176,7 +176,7 @@ func CourseOf(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) 
 		return proof.Course{}
 	}
 	return proof.Course{
-		Elections: int(object.Status.Elections), Retired: Retired(object, record),
+		Elections: int(object.Status.Elections), TwoMembers: object.Status.TwoMembersSince != nil, Retired: Retired(object, record),
 		Replacing: Begun(object, plan.PhaseControlPlane),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -336,7 +337,7 @@ func culprits(p *proof.Proof) string {
 			if text != "" {
 				text += "; "
 			}
-			text += subject.Name + ": " + fact.Meaning
+			text += strings.TrimSpace(string(subject.Kind)+" "+subject.Name) + ": " + fact.Meaning
 		}
 	}
 	return text

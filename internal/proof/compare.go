@@ -363,11 +363,13 @@ func compareEtcd(before, after *Evidence) []Subject {
 		whole.Facts = append(whole.Facts, changed("cluster id", ClusterReplaced, was.Cluster, is.Cluster,
 			"another etcd cluster answers: it was founded anew or restored, and the data may be others"))
 	}
+	members := compareMembers(before, after)
+	same := ranOn(members)
 	whole.Facts = append(whole.Facts,
-		after.Course.term(was.Term, is.Term, compareAgreed("raft term", was.Term, is.Term, TermChanged, "the members held an election: the leader was restarted, or lost touch")),
-		after.Course.leader(compareAgreed("leader", was.Leader, is.Leader, LeaderMoved, "another member leads: the former leader was restarted, lost touch, or was told to hand over")),
+		after.Course.term(was.Term, is.Term, compareAgreed("raft term", was.Term, is.Term, TermChanged, "the members held an election: the leader was restarted, or lost touch"), same),
+		after.Course.leader(compareAgreed("leader", was.Leader, is.Leader, LeaderMoved, "another member leads: the former leader was restarted, lost touch, or was told to hand over"), same),
 	)
-	return append([]Subject{whole}, compareMembers(before, after)...)
+	return append([]Subject{whole}, members...)
 }
 
 func compareAgreed(name string, before, after Item[string], change Change, meaning string) Fact {
@@ -418,6 +420,9 @@ func compareMembers(before, after *Evidence) []Subject {
 	return sorted(subjects)
 }
 
+// processStart is the fact that tells whether a process runs that ran before.
+const processStart = "process start"
+
 func compareMember(before, after Member, firstLook time.Time) []Fact {
 	var facts []Fact
 	if before.identity() == after.identity() {
@@ -427,7 +432,7 @@ func compareMember(before, after Member, firstLook time.Time) []Fact {
 			"member %s has another name or vote than before", before.called()))
 	}
 	return append(facts,
-		compareStart("process start", before.Started, after.Started, firstLook, EtcdRestarted, "etcd member "+before.called()+" was restarted"),
+		compareStart(processStart, before.Started, after.Started, firstLook, EtcdRestarted, "etcd member "+before.called()+" was restarted"),
 		compareAgreed("version", before.Version, after.Version, VersionChanged, "another version of etcd runs: the member was restarted with another program"),
 	)
 }

@@ -10,6 +10,8 @@ import (
 type Course struct {
 	// Elections is how many times it may have let etcd choose another leader: each makes the raft term one higher.
 	Elections int `json:"elections,omitempty"`
+	// TwoMembers tells that etcd may have needed two members for a while: when one of them is away, the other gives up its leadership and is elected again.
+	TwoMembers bool `json:"twoMembers,omitempty"`
 	// Retired are the pods, and the Nodes of the same name, whose machines it has replaced.
 	Retired []string `json:"retired,omitempty"`
 	// Replacing tells that it adds machines, and members of etcd, beside the legacy ones.
@@ -62,10 +64,14 @@ func (c Course) member(e *Evidence, m Member, f Fact) Fact {
 
 const meanwhile = "it joined while the migration replaces machines"
 
-const moved = "the migration moved the leadership"
+const (
+	moved   = "the migration moved the leadership"
+	elected = "a leader was elected again while etcd needed two members; no member that was there before was restarted"
+)
 
-// term judges another raft term: there may have been as many elections as the migration asked for, and no more.
-func (c Course) term(was, is Item[string], f Fact) Fact {
+// term judges another raft term: there may have been as many elections as the migration asked for, and no more, unless etcd needed two members for a while. What is to be found out is whether somebody
+// restarted a member, and that the start of its process tells better.
+func (c Course) term(was, is Item[string], f Fact, ranOn bool) Fact {
 	if f.Result != Changed {
 		return f
 	}
@@ -74,18 +80,40 @@ func (c Course) term(was, is Item[string], f Fact) Fact {
 		return f
 	}
 	after, err := strconv.ParseUint(*is.Value, 10, 64)
-	if err != nil || after < before || after-before > uint64(max(c.Elections, 0)) {
+	switch {
+	case err != nil || after < before:
 		return f
+	case after-before <= uint64(max(c.Elections, 0)):
+		return expected(f, moved)
+	case c.TwoMembers && ranOn:
+		return expected(f, elected)
 	}
-	return expected(f, moved)
+	return f
 }
 
 // leader judges another leader. How often it may have changed, the term tells.
-func (c Course) leader(f Fact) Fact {
-	if f.Result != Changed || c.Elections == 0 {
+func (c Course) leader(f Fact, ranOn bool) Fact {
+	switch {
+	case f.Result != Changed:
 		return f
+	case c.Elections > 0:
+		return expected(f, moved)
+	case c.TwoMembers && ranOn:
+		return expected(f, elected)
 	}
-	return expected(f, moved)
+	return f
+}
+
+// ranOn tells that the processes of all members that were there before, and are there still, are the same.
+func ranOn(members []Subject) bool {
+	for i := range members {
+		for j := range members[i].Facts {
+			if f := &members[i].Facts[j]; f.Name == processStart && f.Result != Same {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func expected(f Fact, meaning string) Fact {

@@ -2,6 +2,7 @@ package proof_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -23,8 +24,17 @@ func TestWhatTheMigrationDidIsExpected(t *testing.T) {
 			term(e, "8")
 			e.Etcd.Leader.Value, e.Course.Elections = new("1234567890123456"), 1
 		}, proof.Untouched},
-		"one more":              {func(e *proof.Evidence) { term(e, "10"); e.Course.Elections = 2 }, proof.Touched},
-		"a term that went back": {func(e *proof.Evidence) { term(e, "6"); e.Course.Elections = 2 }, proof.Touched},
+		"more, because one of two members was away": {func(e *proof.Evidence) {
+			term(e, "19")
+			e.Etcd.Leader.Value, e.Course.Elections, e.Course.TwoMembers = new("another"), 0, true
+		}, proof.Untouched},
+		"more, because one of two members was restarted": {func(e *proof.Evidence) {
+			term(e, "19")
+			e.Etcd.Members[0].Started.Value, e.Course.TwoMembers = new(first.Metadata.CollectedAt.Add(time.Hour)), true
+		}, proof.Touched},
+		"a term that went back with two members": {func(e *proof.Evidence) { term(e, "6"); e.Course.TwoMembers = true }, proof.Touched},
+		"one more":                               {func(e *proof.Evidence) { term(e, "10"); e.Course.Elections = 2 }, proof.Touched},
+		"a term that went back":                  {func(e *proof.Evidence) { term(e, "6"); e.Course.Elections = 2 }, proof.Touched},
 		"a VM that it replaced": {func(e *proof.Evidence) {
 			e.VMs.Items, e.Course.Retired = e.VMs.Items[1:], []string{pod}
 		}, proof.Untouched},

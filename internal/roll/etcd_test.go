@@ -47,10 +47,12 @@ type ring struct {
 	lose, away map[string]bool
 	// done is what was changed, in its order, and what was told of it meanwhile.
 	done []string
-	// takes are the times of messages to the new member, of which looks have been seen.
+	// takes are the times of messages to the new member, of which as many were measured as there were looks.
 	takes []time.Duration
 	looks int
-	// enough is called with the last of them.
+	// silent: the new member is connected, and nothing comes from it.
+	silent bool
+	// enough is called with the last of the times, or when somebody has looked often enough to promote.
 	enough func()
 }
 
@@ -62,25 +64,31 @@ func newRing(learner bool) *ring {
 	}
 }
 
-// measured is how long messages to the new member have taken so far, as a page of metrics: one more with each look.
-func (r *ring) measured(path string) string {
+// metrics are what the legacy member has measured so far: with each look one more message to the new member, and more bytes from it, unless it is silent.
+func (r *ring) metrics(path string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.takes) == 0 {
-		return ""
-	}
 	if path == "/metrics" {
-		r.looks = min(r.looks+1, len(r.takes))
-		if r.looks == len(r.takes) && r.enough != nil {
+		r.looks++
+		if r.enough != nil && r.looks == max(len(r.takes), 2*steady) {
 			r.enough()
 		}
 	}
-	sum := 0.0
-	for _, t := range r.takes[:r.looks] {
+	page := fmt.Sprintf("# TYPE etcd_network_active_peers gauge\netcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} 1\n", legacyID, newID)
+	bytes := 4711.0
+	if !r.silent {
+		bytes += float64(r.looks)
+	}
+	page += fmt.Sprintf("# TYPE etcd_network_peer_received_bytes_total counter\netcd_network_peer_received_bytes_total{From=\"%x\"} %g\n", newID, bytes)
+	if len(r.takes) == 0 {
+		return page
+	}
+	sum, count := 0.0, min(r.looks, len(r.takes))
+	for _, t := range r.takes[:count] {
 		sum += t.Seconds()
 	}
 	const name = "etcd_network_peer_round_trip_time_seconds"
-	return fmt.Sprintf("# TYPE %[1]s histogram\n%[1]s_bucket{To=\"%[2]x\",le=\"+Inf\"} %[3]d\n%[1]s_sum{To=\"%[2]x\"} %[4]g\n%[1]s_count{To=\"%[2]x\"} %[3]d\n", name, newID, r.looks, sum)
+	return page + fmt.Sprintf("# TYPE %[1]s histogram\n%[1]s_bucket{To=\"%[2]x\",le=\"+Inf\"} %[3]d\n%[1]s_sum{To=\"%[2]x\"} %[4]g\n%[1]s_count{To=\"%[2]x\"} %[3]d\n", name, newID, count, sum)
 }
 
 func (r *ring) tell(what string) {
@@ -155,7 +163,7 @@ func (r *ring) serve(t *testing.T, id uint64, certificate tls.Certificate) strin
 			rpc.ServeHTTP(w, request)
 			return
 		}
-		_, _ = io.WriteString(w, fmt.Sprintf("# TYPE etcd_network_active_peers gauge\netcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} 1\n", legacyID, newID)+r.measured(request.URL.Path))
+		_, _ = io.WriteString(w, r.metrics(request.URL.Path))
 	}))
 	h.TLS, h.EnableHTTP2 = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, true
 	h.StartTLS()
@@ -276,7 +284,7 @@ func TestAVoteIsNotGivenToAMemberThatIsFar(t *testing.T) {
 	c.Note = func(sentence string) { notes = append(notes, sentence) }
 	require.NoError(t, c.Promote(t.Context()))
 	assert.Equal(t, []string{"doubling", "promote"}, r.told())
-	assert.Equal(t, len(r.takes), r.looks, "only when the last one was near")
+	assert.Equal(t, len(r.takes)+steady-1, r.looks, "only when the last one was near")
 	assert.Contains(t, strings.Join(notes, "\n"), "votes; a message to it and back takes 20ms")
 
 	r = newRing(true)
@@ -285,6 +293,18 @@ func TestAVoteIsNotGivenToAMemberThatIsFar(t *testing.T) {
 	r.enough = enough
 	require.Error(t, r.join(t).Promote(ctx))
 	assert.Equal(t, len(r.takes), r.looks, "it was looked at often enough")
+	assert.Empty(t, r.told())
+}
+
+// TestAVoteIsNotGivenToAMemberThatIsSilent: etcd takes a machine that lost its power for connected and caught up, until its connections time out.
+func TestAVoteIsNotGivenToAMemberThatIsSilent(t *testing.T) {
+	t.Parallel()
+	r := newRing(true)
+	r.silent = true
+	ctx, enough := context.WithCancel(t.Context())
+	r.enough = enough
+	require.Error(t, r.join(t).Promote(ctx))
+	assert.Equal(t, 2*steady, r.looks, "it was looked at often enough")
 	assert.Empty(t, r.told())
 }
 

@@ -188,7 +188,7 @@ func (c *Roller) show(ctx context.Context, when string) error {
 	return nil
 }
 
-// steady is how many looks in a row have to find the new member connected before it is given a vote.
+// steady is how many looks in a row have to find the new member connected, and to have heard of it since the look before, until it is given a vote.
 const steady = 3
 
 // NearEnough is how long a message to the new member and back may take where nobody says more: half of the time after which etcd elects another leader, as kubeadm and the
@@ -199,11 +199,12 @@ const NearEnough = 500 * time.Millisecond
 // measuring lies between two looks at a learner that is too far away: etcd measures every half minute, and every look is work for it.
 const measuring = 5 * time.Second
 
-// Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected, and near enough as far as that was measured, is looked at
-// here, because etcd goes by what a learner acknowledged last, and of two voters both are needed for every write. That its bootstrap goes on is looked at as well: a machine that has given up,
+// Promote gives the new member its vote. etcd itself refuses for as long as it lacks too much; that it is connected, heard of, and near enough as far as that was measured, is looked at
+// here, because etcd goes by what a learner acknowledged last, and of two voters both are needed for every write. etcd does not hear that a machine has lost its power: ten seconds after one
+// had, its learner still was connected and caught up, was given its vote, and nothing could be written until it had booted again. That its bootstrap goes on is looked at as well: a machine that has given up,
 // because nobody promoted it in time, leaves its etcd behind, and that one is connected and up to date.
 func (c *Roller) Promote(ctx context.Context) error {
-	good := 0
+	good, received := 0, 0.0
 	way := &distance{enough: cmp.Or(c.Slowest, NearEnough)}
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		if c.Clock.Now().Before(way.again) {
@@ -228,6 +229,12 @@ func (c *Roller) Promote(ctx context.Context) error {
 		if !peers[m.ID].Active {
 			good = 0
 			return "the connection to learner " + m.ID.String(), nil
+		}
+		heard := peers[m.ID].Received > received
+		received = peers[m.ID].Received
+		if !heard {
+			good = 0
+			return "a sign of life of learner " + m.ID.String() + ", which is connected but answers nothing", nil
 		}
 		if way.isFar(m.ID, peers[m.ID], c.Clock.Now()) {
 			good = 0

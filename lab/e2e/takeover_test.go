@@ -44,8 +44,10 @@ func TestMigration(t *testing.T) {
 		{"a legacy cluster boots", w.legacyBoots},
 		{"its workloads run", w.legacyWorkloadsRun},
 		{"what it holds is noted", w.contentsAreNoted},
-		{"it is adopted", w.isAdopted},
-		{"a new control plane joins and is taken back", w.controlPlaneComesAndGoes},
+		{"it is adopted by runs that are killed", w.adoptedByKilledRuns},
+		{"a new control plane is lost before it has a vote, and is taken back", w.learnerIsLost},
+		{"another one joins in spite of everything", w.controlPlaneStrives},
+		{"it is taken back from right before the point of no return", w.takenBack},
 		{"its control plane is replaced while its API is asked", func(ctx context.Context) { w.whileAsked(ctx, "control-plane", w.apiByName(ctx), w.controlPlaneMoves) }},
 		{"everything is there", w.contentsAreThere},
 		{"its workers are replaced", w.workersMove},
@@ -53,6 +55,8 @@ func TestMigration(t *testing.T) {
 		{"it is finalized", w.isFinalized},
 		{"it is a cluster like any other", w.isOrdinary},
 		{"everything is there at the end", w.contentsAreThere},
+		{"it rolls like any other", w.rolls},
+		{"everything is there on other machines", w.contentsAreThere},
 		{"the lab ends and nothing is left", w.labEnds},
 	})
 }
@@ -66,16 +70,22 @@ func (w *world) apiByName(context.Context) question {
 	return question{url: config.Host + "/version", perSecond: 2, askers: 2}
 }
 
-// migrates goes on up to a phase, which may be done already, also from where people have taken back before.
-func (w *world) migrates(ctx context.Context, until string, more ...string) history.RunReport {
-	w.t.Helper()
-	args := append(w.runArguments("--until", until, "--patience", "1h", "-o", "json", "-o", "html="+filepath.Join(w.work, until+".html"), "-o", "wide="+filepath.Join(w.work, until+".txt")), more...)
+// goesOn are the arguments of a run up to a phase, which may be done already, also from where people have taken back before.
+func (w *world) goesOn(until string, more ...string) []string {
+	args := append(w.runArguments("--until", until, "--patience", "1h", "--lock-duration", "15s",
+		"-o", "json", "-o", "html="+filepath.Join(w.work, until+".html"), "-o", "wide="+filepath.Join(w.work, until+".txt")), more...)
 	args[0] = "resume"
+	return args
+}
+
+// migrates goes on up to a phase.
+func (w *world) migrates(ctx context.Context, args []string) history.RunReport {
+	w.t.Helper()
 	code, out := w.tryMigrate(ctx, args...)
 	require.Equal(w.t, cli.CodeOK, code, out)
 	var report history.RunReport
 	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
-	w.say("  measured: %s until %s took %.1f s and %d writes", report.Direction, until, report.FinishedAt.Sub(report.StartedAt).Seconds(), report.Writes.Total)
+	w.say("  measured: %s took %.1f s and %d writes", report.Direction, report.FinishedAt.Sub(report.StartedAt).Seconds(), report.Writes.Total)
 	for _, phase := range report.Phases {
 		for _, step := range phase.Steps {
 			for _, note := range step.Notes {
@@ -86,22 +96,15 @@ func (w *world) migrates(ctx context.Context, until string, more ...string) hist
 	return report
 }
 
-// controlPlaneComesAndGoes stops right before the point of no return, and goes back from there.
-func (w *world) controlPlaneComesAndGoes(ctx context.Context) {
-	before := w.legacyPods(ctx)
-	code, out := w.tryMigrate(ctx, w.runArguments("--until", "control-plane", "--approve", "control-plane", "--patience", "1h",
-		"--etcd-snapshot", filepath.Join(w.work, "before.db"), "-o", "json")...)
-	require.Equal(w.t, cli.CodeDecision, code, out)
-	w.oneVoterMore(ctx)
-	code, out = w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
+// goesBack takes phase control-plane back, and finds that nothing was restarted by that.
+func (w *world) goesBack(ctx context.Context) {
+	w.t.Helper()
+	code, out := w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
 	require.Equal(w.t, cli.CodeOK, code, out)
 	var report history.RunReport
 	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
 	require.NotNil(w.t, report.Proof)
 	assert.Equal(w.t, proof.Untouched, report.Proof.Outcome, "going back restarts nothing")
-	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
-	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
-	w.volumeIsFreed(ctx)
 }
 
 // volumeIsFreed does what CHK-ETCD-014 asks people for after a machine was taken back: its volume is emptied, and no longer kept for a claim that is gone.
@@ -152,9 +155,11 @@ func (w *world) oneVoterMore(ctx context.Context) {
 	}
 }
 
-// controlPlaneMoves crosses the point of no return.
+// controlPlaneMoves crosses the point of no return. One run is killed right after it, when etcd has left the legacy master and its machine is still there, and one before Cluster API is let go.
 func (w *world) controlPlaneMoves(ctx context.Context) {
-	w.migrates(ctx, "control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"))
+	args := w.goesOn("control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"))
+	w.killedAt(ctx, args, "control-plane/retire", "control-plane/hand-over")
+	w.migrates(ctx, args)
 	table := w.members(ctx)
 	require.Len(w.t, table.Members, 1)
 	assert.Equal(w.t, etcd.Leader, table.Members[0].Role)
@@ -253,7 +258,11 @@ func (w *world) workersMove(ctx context.Context) {
 	if *workers == 0 {
 		w.say("  there are none")
 	}
-	w.migrates(ctx, "workers")
+	args := w.goesOn("workers")
+	if *workers > 0 {
+		w.killedAt(ctx, args, "still has", "workers/settled")
+	}
+	w.migrates(ctx, args)
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
 	require.NoError(w.t, err)
 	require.Len(w.t, machines, 1+*workers)
@@ -261,7 +270,11 @@ func (w *world) workersMove(ctx context.Context) {
 }
 
 func (w *world) isFinalized(ctx context.Context) {
-	w.whileAsked(ctx, "finalize", w.apiByName(ctx), func(ctx context.Context) { w.migrates(ctx, "finalize", "--approve", "finalize", "--soak", "1s") })
+	w.whileAsked(ctx, "finalize", w.apiByName(ctx), func(ctx context.Context) {
+		args := w.goesOn("finalize", "--approve", "finalize", "--soak", "1s")
+		w.killedAt(ctx, args, "finalize/ingress", "finalize/rest", "finalize/identity")
+		w.migrates(ctx, args)
+	})
 	for _, kind := range []string{"kvmconfigs.provider.giantswarm.io", "certconfigs.core.giantswarm.io", "kvmclusterconfigs.core.giantswarm.io"} {
 		left, err := w.list(ctx, w.mc, kind, "-A")
 		require.NoError(w.t, err)
@@ -299,6 +312,54 @@ func (w *world) isOrdinary(ctx context.Context) {
 	out, err := w.wc(ctx, "version", "-o", "json")
 	require.NoError(w.t, err)
 	require.Contains(w.t, out, builder.NextKubernetesVersion, "another version serves")
+}
+
+// rolls has every machine replaced once more, as anybody does with a cluster of Cluster API: one control plane beside the other, then the workers.
+func (w *world) rolls(ctx context.Context) {
+	w.volumeIsFreed(ctx) // The legacy master's, for the next machine's etcd.
+	w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
+	deployments, err := w.list(ctx, w.mc, "machinedeployments", "-n", organization)
+	require.NoError(w.t, err)
+	for i := range deployments {
+		w.rollsOut(ctx, "machinedeployment", deployments[i].GetName(), "cluster.x-k8s.io/deployment-name="+deployments[i].GetName())
+	}
+	require.Len(w.t, w.members(ctx).Members, 1)
+	w.forecastIsEmpty(ctx)
+}
+
+// rollsOut replaces the machines of one owner, and waits until others have taken their place.
+func (w *world) rollsOut(ctx context.Context, kind, name, selector string) {
+	w.t.Helper()
+	machines := func(ctx context.Context) ([]unstructured.Unstructured, error) {
+		return w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization, "-l", selector)
+	}
+	before, err := machines(ctx)
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, before, selector)
+	w.must(ctx, w.clusterctl, "alpha", "rollout", "restart", kind+"/"+name, "-n", organization)
+	w.eventually(ctx, 2*long, kind+" "+name+" has other machines", func(ctx context.Context) error {
+		now, err := machines(ctx)
+		if err != nil {
+			return err
+		}
+		var problems []error
+		for i := range now {
+			if slices.ContainsFunc(before, func(u unstructured.Unstructured) bool { return u.GetUID() == now[i].GetUID() }) {
+				problems = append(problems, fmt.Errorf("%s is still there", now[i].GetName()))
+			}
+			if err := needCondition(&now[i], "Available"); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", now[i].GetName(), err))
+			}
+		}
+		if len(now) != len(before) {
+			problems = append(problems, fmt.Errorf("%d machines instead of %d", len(now), len(before)))
+		}
+		owner, err := w.get(ctx, organization, kind, name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(append(problems, needCondition(owner, "Available"))...)
+	})
 }
 
 // noMarks looks for annotations of the migration on what stays.

@@ -3,6 +3,7 @@ package etcdtest_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -84,6 +85,48 @@ func TestADeadLearnerIsSeen(t *testing.T) {
 	require.Eventually(t, seen, soon, often)
 	fresh.Stop()
 	require.Eventually(t, func() bool { return !seen() }, soon, often)
+}
+
+// TestALearnerThatLostItsPowerIsHeardNoMore: etcd takes it for connected, and gives it a vote although nobody can write then. What came from it tells.
+func TestALearnerThatLostItsPowerIsHeardNoMore(t *testing.T) {
+	t.Parallel()
+	needPrograms(t)
+	for name, legacy := range map[string]bool{"3.5": true, "3.6": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := etcdtest.Start(t, etcdtest.Options{Legacy: legacy})
+			old, fresh := c.Members[0], c.Add("fresh")
+			client, library := c.Client(t, etcd.Endpoint{URL: old.URL}), c.Library(t, old.URL)
+			added, err := library.MemberAddAsLearner(t.Context(), []string{fresh.Peer})
+			require.NoError(t, err)
+			fresh.Join()
+			look := func() etcd.Peer {
+				peers, err := client.Peers(t.Context(), old.URL)
+				require.NoError(t, err)
+				return peers[etcd.ID(added.Member.ID)]
+			}
+			received := look().Received
+			require.Eventually(t, func() bool { now := look(); return now.Active && now.Received > received }, soon, often, "it answers heartbeats, without a write")
+
+			fresh.Freeze()
+			silent := 0
+			require.Eventually(t, func() bool {
+				now := look()
+				if now.Received == received {
+					silent++
+				} else {
+					silent, received = 0, now.Received
+				}
+				return silent > 3 //nolint:mnd // looks in a row
+			}, soon, often)
+			assert.True(t, look().Active, "etcd does not know")
+			require.NoError(t, client.Promote(t.Context(), old.URL, etcd.ID(added.Member.ID)), "and gives it a vote")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err = library.Put(ctx, "after", "all")
+			require.Error(t, err, "so that nobody can write")
+		})
+	}
 }
 
 // unanswered is how etcd says that it has no majority, to whom it says anything.

@@ -296,6 +296,12 @@ func (m *Member) Stop() {
 	}
 }
 
+// Freeze leaves the server its connections and nothing else, as a machine that lost its power does until they time out.
+func (m *Member) Freeze() {
+	m.cluster.t.Helper()
+	require.NoError(m.cluster.t, m.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
 // Restart stops the server and starts it again with the same data.
 func (m *Member) Restart() {
 	m.cluster.t.Helper()

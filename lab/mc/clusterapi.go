@@ -27,17 +27,21 @@ type provider struct {
 	component string
 	// gates are the feature gates the binary knows: an unknown one is fatal.
 	gates []string
+	// args are arguments of its own.
+	args []string
 }
 
 func providers() []provider {
 	common := []string{"MachinePool", "PriorityQueue", "ReconcilerRateLimiting"}
 	return []provider{
-		{builder.ClusterAPICore, append([]string{
+		{component: builder.ClusterAPICore, gates: append([]string{
 			"ClusterTopology", "RuntimeSDK", "MachineSetPreflightChecks", "InPlaceUpdates", "MachineTaintPropagation",
 			"MachineWaitForVolumeDetachConsiderVolumeAttachments",
 		}, common...)},
-		{builder.ClusterAPIBootstrap, append([]string{"KubeadmBootstrapFormatIgnition"}, common...)},
-		{builder.ClusterAPIControl, append([]string{
+		{component: builder.ClusterAPIBootstrap, gates: append([]string{"KubeadmBootstrapFormatIgnition"}, common...)},
+		// It asks etcd through the API server and the kubelet, three TLS connections one in the other. The ten seconds that it has by default are not enough while two cores emulate two control
+		// planes: it never finds out that it may remove the old one of a roll.
+		{component: builder.ClusterAPIControl, args: []string{"--etcd-dial-timeout-duration=60s", "--etcd-call-timeout-duration=60s"}, gates: append([]string{
 			"ClusterTopology", "KubeadmBootstrapFormatIgnition", "InPlaceUpdates", "MachineTaintPropagation",
 		}, common...)},
 	}
@@ -203,6 +207,7 @@ func (c *Cluster) manager(p provider, k manifest.Kustomization) (Process, error)
 		"--diagnostics-address=" + address(at.diagnostics), "--insecure-diagnostics=true",
 		"--leader-elect=false",
 	}
+	argv = append(argv, p.args...)
 	if gates := c.featureGates(p); gates != "" {
 		argv = append(argv, "--feature-gates="+gates)
 	}

@@ -219,6 +219,26 @@ func TestARestartAtTheEndOfBootstrapping(t *testing.T) {
 	assert.Equal(t, contract.BootstrapSucceeded, again.Look(t.Context()).Bootstrap)
 }
 
+// TestARestartInTheMiddleOfBootstrapping is a guest that is killed while its bootstrap data run: they are not run again, which is told before cloud-init has ended once more.
+func TestARestartInTheMiddleOfBootstrapping(t *testing.T) {
+	g := newGuest(t)
+	look := func(boot string) contract.Guest {
+		g.put("/proc/sys/kernel/random/boot_id", boot+"\n")
+		return g.agent(contract.GuestConfig{Format: contract.FormatCloudConfig}).Look(t.Context())
+	}
+	assert.Equal(t, contract.BootstrapRunning, look("first").Bootstrap)
+	assert.Equal(t, contract.BootstrapRunning, look("second").Bootstrap, "they had not begun, and cloud-init begins them now")
+	g.put("/var/lib/cloud/instance/sem/config_scripts_user", "")
+	g.put("/var/log/cloud-init-output.log", "waiting for the promotion of this member\n")
+	assert.Equal(t, contract.BootstrapRunning, look("second").Bootstrap)
+	assert.Equal(t, contract.BootstrapRunning, look("second").Bootstrap, "a later look in the same boot")
+	broken := look("third")
+	assert.Equal(t, contract.BootstrapFailed, broken.Bootstrap)
+	assert.Contains(t, broken.BootstrapMessage, "restarted")
+	assert.Contains(t, broken.BootstrapLog, "waiting for the promotion")
+	assert.Equal(t, contract.BootstrapFailed, look("fourth").Bootstrap)
+}
+
 // writer is a port that does something with what is written to it.
 type writer func(line []byte) (int, error)
 

@@ -40,6 +40,11 @@ const (
 	// cloudInitResult exists when cloud-init is through with everything, for good or bad.
 	cloudInitResult = "/run/cloud-init/result.json"
 	cloudInitLog    = "/var/log/cloud-init-output.log"
+	// cloudInitBegan exists from before cloud-init runs the bootstrap data's commands, and keeps it from ever running them again (cloud-init, helpers.py, FileSemaphores).
+	cloudInitBegan = "/var/lib/cloud/instance/sem/config_scripts_user"
+	// beganFile remembers in which boot of the guest that was.
+	beganFile = stateDir + "/bootstrap-boot"
+	bootID    = "/proc/sys/kernel/random/boot_id"
 	// ignitionUnit runs kubeadm on guests that were configured by Ignition.
 	ignitionUnit = "kubeadm.service"
 )
@@ -117,7 +122,7 @@ func (a *Agent) Run(ctx context.Context, port io.Writer) error {
 func (a *Agent) Look(ctx context.Context) contract.Guest {
 	o := a.bootstrap(ctx)
 	g := contract.Guest{Bootstrap: o.State, BootstrapMessage: o.Message, BootstrapLog: o.Log}
-	if id, err := a.Sys.read("/proc/sys/kernel/random/boot_id"); err == nil {
+	if id, err := a.Sys.read(bootID); err == nil {
 		g.BootID = strings.TrimSpace(id)
 	}
 	g.Kubelet = a.answers(ctx, a.KubeletURL, false)
@@ -174,6 +179,10 @@ func (a *Agent) bootstrap(ctx context.Context) outcome {
 		a.remember(o)
 		return o
 	}
+	if o, broken := a.brokenOff(); broken {
+		a.remember(o)
+		return o
+	}
 	// A reboot before the end loses cloud-init's result in /run. What was known stays known.
 	if text, err := a.Sys.read(outcomeFile); err == nil {
 		o := outcome{}
@@ -193,6 +202,29 @@ func (a *Agent) succeeded() bool {
 	return true
 }
 
+// brokenOff says whether the guest was restarted while cloud-init ran the bootstrap data's commands. It never runs them again, and what they have started may come up all the same: a member of etcd
+// whose machine will not get any further must not be taken for a good one in the minutes until cloud-init has ended once more.
+func (a *Agent) brokenOff() (outcome, bool) {
+	if a.Config.Format == contract.FormatIgnition || !a.Sys.exists(cloudInitBegan) {
+		return outcome{}, false
+	}
+	now, err := a.Sys.read(bootID)
+	if err != nil {
+		return outcome{}, false
+	}
+	began, err := a.Sys.read(beganFile)
+	if err != nil {
+		if err := a.Sys.write(beganFile, now, 0o600); err != nil {
+			a.Log.WithError(err).Warn("in which boot the bootstrap data ran cannot be kept")
+		}
+		return outcome{}, false
+	}
+	if began == now {
+		return outcome{}, false
+	}
+	return a.ofCloudInit("the machine was restarted while its bootstrap data ran, and cloud-init runs them only once"), true
+}
+
 // ended says whether the bootstrap data ran to an end without success.
 func (a *Agent) ended(ctx context.Context) (outcome, bool) {
 	if a.Config.Format == contract.FormatIgnition {
@@ -209,11 +241,16 @@ func (a *Agent) ended(ctx context.Context) (outcome, bool) {
 	if !a.Sys.exists(cloudInitResult) {
 		return outcome{}, false
 	}
+	return a.ofCloudInit("cloud-init ended, but kubeadm did not succeed"), true
+}
+
+// ofCloudInit is a failure with what the commands said that cloud-init ran.
+func (a *Agent) ofCloudInit(message string) outcome {
 	log, err := tailOf(a.Sys.path(cloudInitLog), logBytes)
 	if err != nil {
 		log = err.Error()
 	}
-	return a.failure("cloud-init ended, but kubeadm did not succeed", ofCommands(log)), true
+	return a.failure(message, ofCommands(log))
 }
 
 // ofCommands leaves out what cloud-init says about itself. It follows the output of the commands that failed and is longer than they are.

@@ -34,7 +34,7 @@ func (s *System) path(parts ...string) string {
 	return filepath.Join(append([]string{s.Root}, parts...)...)
 }
 
-// write replaces a file in one step: a guest that loses power in between keeps the old one.
+// write replaces a file in one step, and the disk has it before it returns: a guest that loses power in between keeps the old one, one that loses it later the new one.
 func (s *System) write(path, content string, mode fs.FileMode) error {
 	full := s.path(path)
 	if old, err := os.ReadFile(full); err == nil && string(old) == content {
@@ -47,8 +47,24 @@ func (s *System) write(path, content string, mode fs.FileMode) error {
 	if err := os.WriteFile(temp, []byte(content), mode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
+	if err := onDisk(temp); err != nil {
+		return err
+	}
 	if err := os.Rename(temp, full); err != nil {
 		return fmt.Errorf("replacing %s: %w", path, err)
+	}
+	return onDisk(filepath.Dir(full))
+}
+
+// onDisk waits until a file or the entries of a directory are on the disk.
+func onDisk(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("opening %s to have it on the disk: %w", path, err)
+	}
+	err = f.Sync()
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("having %s on the disk: %w", path, err)
 	}
 	return nil
 }
