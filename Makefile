@@ -79,7 +79,7 @@ fuzz: ## fuzz every parser for FUZZTIME (30s each)
 	hack/fuzz.sh $(or $(FUZZTIME),30s)
 
 .PHONY: demo
-demo: lab ## look at a real legacy cluster with inventory, check, snapshot and plan; as root also adopt one of virtual machines
+demo: lab ## look at a real legacy cluster with inventory, check, snapshot and plan; as root also take one of virtual machines through all phases
 	hack/demo.sh
 
 .PHONY: release-artifacts

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, the
-# cluster itself on virtual machines, which migrate adopts, and with DEMO=all takes through all phases. Everything runs on loopback or in a
-# network of its own; whatever happens, it is taken down at the end. DEMO=plan ends after the first half; the second takes half an hour on
-# two cores without hardware virtualization, and all phases some two hours.
+# The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, a legacy
+# cluster on virtual machines with a workload in it, which migrate takes through all phases: DEMO=adopt ends when its machines are adopted, DEMO=plan
+# after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end. All phases take about
+# an hour on two cores without hardware virtualization, where WORKERS=0 leaves out the worker.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-until=${DEMO:-adopt}
+until=${DEMO:-all}
+workers=${WORKERS:-1}
 case $until in
 plan | adopt | all) ;;
 *)
@@ -55,21 +56,35 @@ bin/migrate plan "$id" --ca-cert "$fixture/ca/ca.crt" --ca-key "$fixture/ca/ca.k
 	-o text -o html=plan.html -o json=plan.json -o markdown=plan.md
 written=(plan.html plan.md plan.json)
 
-# adopt takes a running cluster of two machines over. migrate runs where both API servers answer: in the lab's network.
-adopt() {
-	say "a legacy cluster on virtual machines: one master, one worker (without hardware virtualization this takes a while)"
+# boot starts a legacy cluster with a workload. migrate runs where both API servers answer: in the lab's network.
+boot() {
+	say "a legacy cluster on virtual machines: one master, workers: $workers (without hardware virtualization this takes a while)"
 	bin/lab down --dir "$work/lab"
 	bin/lab setup
 	bin/lab image build legacy
-	local hosts=4
+	local hosts=$((3 + workers))
 	if [ "$until" = all ]; then
 		bin/lab image build next
-		hosts=5
+		hosts=$((4 + workers))
 	fi
 	bin/lab up --dir "$work/lab" --hosts "$hosts" --provider
-	bin/lab legacy up --dir "$work/lab" --faster 10
+	bin/lab legacy up --dir "$work/lab" --faster 10 --workers "$workers"
 	unset KUBECONFIG
 
+	say "what its customer runs (hack/demo/shop.yaml)"
+	workload=("${inside[@]}" kubectl --kubeconfig "$work/lab/legacy/$id/kubeconfig")
+	"${workload[@]}" apply -f hack/demo/shop.yaml
+	"${workload[@]}" rollout status --namespace shop deployment/echo --timeout 15m
+	if [ "$workers" -gt 0 ]; then
+		# The port of the management cluster that leads to the workers, whichever they are.
+		local port
+		port=$("${inside[@]}" kubectl get service worker --namespace "$id" --output 'jsonpath={.spec.ports[0].nodePort}')
+		run+=(--probe "shop=http://10.100.0.1:$port/")
+	fi
+}
+
+# adopt makes Machines of the running virtual machines.
+adopt() {
 	say "migrate run $id: checks, then fence, translate, adopt"
 	"${run[@]}" -o text -o html=report.html
 
@@ -78,23 +93,24 @@ adopt() {
 	"${inside[@]}" "$PWD/bin/migrate" status
 	"${inside[@]}" kubectl get machines --all-namespaces -o wide
 	bin/lab legacy status --dir "$work/lab"
-	written=(report.html "${written[@]}")
 }
 
-# replace goes on where adopt ended: a new control plane, new workers, and nothing left of the old platform.
+# replace goes on where adopt ended: a new control plane, new workers, and nothing left of the old platform. The report of the last run tells of all of them.
 replace() {
-	say "migrate run $id: the control plane, past the point of no return, then the worker"
-	"${run[@]}" --until workers --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text -o html=replaced.html
+	say "migrate run $id: the control plane, past the point of no return, then the workers"
+	"${run[@]}" --until workers --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text
 	"${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
 
 	say "migrate run $id: the rest of the old platform goes"
-	"${run[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=finalized.html
+	"${run[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=report.html -o json=report.json
+	bin/migrate show report.json --audience customer -o html=customer.html
 
 	say "an ordinary cluster: nothing to plan, nothing to forecast"
 	"${inside[@]}" "$PWD/bin/migrate" plan "$id" --short
 	"${inside[@]}" "$PWD/bin/migrate" forecast "$id"
 	"${inside[@]}" kubectl get clusters,machines --all-namespaces
-	written=(replaced.html finalized.html "${written[@]}")
+	"${workload[@]}" get nodes,pods --all-namespaces
+	written=(customer.html report.json "${written[@]}")
 }
 
 inside=(bin/lab exec --dir "$work/lab" --)
@@ -105,7 +121,9 @@ if [ "$until" = plan ]; then
 elif [ "$(id -u)" != 0 ]; then
 	say "the second half, with virtual machines, is left out: it needs root"
 else
+	boot
 	adopt
+	written=(report.html "${written[@]}")
 	[ "$until" = adopt ] || replace
 fi
 

@@ -57,7 +57,7 @@ func Codes() []CodeDoc {
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},
 		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode` and `run --plan FILE`: a value the earlier plan used is different now."},
 		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration. `fleet run`: clusters failed, and nothing else can begin."},
-		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it. Commands that run a migration: the cluster must not rest where the run paused, because etcd needs both of two members or a node does not drain. `fleet run`: the fleet is held, until somebody ends that with `--release`."},
+		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it. Commands that run a migration: the cluster must not rest where the run paused, because etcd needs both of two members or a node does not drain. `fleet run`: the fleet is held, until somebody ends that with `--release`, or one of its clusters must not rest."},
 		{CodeUsage, "usage", "the command line, the environment or a configuration file is wrong", "Every command, before it has looked at anything."},
 		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written."},
 	}

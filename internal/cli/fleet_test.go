@@ -334,6 +334,22 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), &outcome{code: CodeBlocked, cause: kube.ErrNoCluster}), "the cause changes no exit code")
 }
 
+// TestAFleetMustNotRestWithAClusterThatMustNot: a timer takes 4 for an ordinary end.
+func TestAFleetMustNotRestWithAClusterThatMustNot(t *testing.T) {
+	t.Parallel()
+	report := &fleet.Report{Waves: []fleet.ReportedWave{
+		{Clusters: []fleet.ReportedCluster{{ID: "b4n9x", Exposed: true}, {ID: "al9qy"}}}, {Clusters: []fleet.ReportedCluster{{ID: "al9qy", Exposed: true}, {ID: "b4n9x", Exposed: true}}},
+	}}
+	w := &fleetWork{o: fleetRunOptions{file: "fleet.yaml"}}
+	assert.Equal(t, []string{"al9qy", "b4n9x"}, report.Exposed())
+	code, message := w.endedFleet(mayRest(fleet.Waits, report.Exposed()), report.Exposed())
+	assert.Equal(t, CodeDecision, code)
+	assert.Contains(t, message, "al9qy, b4n9x: must not rest")
+	code, _ = w.endedFleet(mayRest(fleet.Waits, nil), nil)
+	assert.Equal(t, CodeWaiting, code)
+	assert.Equal(t, fleet.Done, mayRest(fleet.Done, report.Exposed()))
+}
+
 func TestLinesOfSeveralRunsStayWhole(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

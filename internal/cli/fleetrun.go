@@ -305,7 +305,9 @@ func (w *fleetWork) close(ctx context.Context, outs []output, began time.Time, e
 	if runs == nil {
 		runs = []fleet.ClusterRun{}
 	}
-	code, message := w.endedFleet(ending)
+	exposed := document.Exposed()
+	ending = mayRest(ending, exposed)
+	code, message := w.endedFleet(ending, exposed)
 	if failed != nil {
 		code, message = CodeError, w.secrets.text(failed.Error())
 	}
@@ -327,14 +329,24 @@ func (w *fleetWork) close(ctx context.Context, outs []output, began time.Time, e
 	return ended(code)
 }
 
+// mayRest says of a fleet that waits that it must not, when it has clusters that are exposed meanwhile.
+func mayRest(ending fleet.Ending, exposed []string) fleet.Ending {
+	if ending == fleet.Waits && len(exposed) > 0 {
+		return fleet.MustNotRest
+	}
+	return ending
+}
+
 // endedFleet is the exit code of an ending, and the sentence that goes with it.
-func (w *fleetWork) endedFleet(ending fleet.Ending) (Code, string) {
+func (w *fleetWork) endedFleet(ending fleet.Ending, exposed []string) (Code, string) {
 	again := "migrate fleet run -f " + w.o.file
 	switch ending {
 	case fleet.Done:
 		return CodeOK, "every wave is done"
 	case fleet.Waits:
 		return CodeWaiting, "something can begin later, or waits for an approval. Go on with: " + again
+	case fleet.MustNotRest:
+		return CodeDecision, strings.Join(exposed, ", ") + ": must not rest, because etcd needs both of two members. migrate status CLUSTER says where; go on with: " + again
 	case fleet.Held:
 		return CodeDecision, w.book.Record.Hold.String() + ". Find out why, then go on with: " + again + " --release REASON"
 	case fleet.NeedsDecision:

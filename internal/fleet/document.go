@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"time"
 )
 
@@ -144,6 +145,20 @@ type Report struct {
 	Waves    []ReportedWave `json:"waves"`
 	// Next is when something may begin; absent when only people or the end of a run change anything.
 	Next *time.Time `json:"next,omitempty"`
+}
+
+// Exposed are the clusters of which the loss of one machine stops writes, by name.
+func (r *Report) Exposed() []string {
+	var ids []string
+	for _, wave := range r.Waves {
+		for i := range wave.Clusters {
+			if c := &wave.Clusters[i]; c.Exposed {
+				ids = append(ids, c.ID)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids) // A cluster is in as many waves as it has goals.
 }
 
 // ReportedRun is a run of the fleet.

@@ -70,6 +70,8 @@ const (
 	Done Ending = "ok"
 	// Waits means that something can begin later, by itself or when people have approved it.
 	Waits Ending = "waiting"
+	// MustNotRest is Waits with a cluster whose etcd needs two machines: a timer that takes waiting for an ordinary end would leave it so until the next night.
+	MustNotRest Ending = "decision"
 	// Held means that the fleet is held.
 	Held Ending = "held"
 	// NeedsDecision means that nothing but decisions and checks of people is in the way.

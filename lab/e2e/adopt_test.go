@@ -29,6 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
+	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 )
 
 // TestAdopt takes a running legacy cluster over, gives it back, and takes it over again with a run that is killed.
@@ -62,60 +63,8 @@ func (w *world) legacyBoots(ctx context.Context) {
 	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
 }
 
-// shopManifest is what a customer runs: with a disruption budget, with a token and a Secret. The platform
-// admits pods by PodSecurityPolicy, and only the privileged one allows the host's directories.
-const shopManifest = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: privileged, namespace: shop}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: privileged-psp-user}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts:shop"}]
----
-apiVersion: v1
-kind: Secret
-metadata: {name: payment, namespace: shop}
-stringData: {token: only-for-the-lab}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: echo, namespace: shop}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: echo}}
-  template:
-    metadata: {labels: {app: echo}}
-    spec:
-      tolerations: # Not everything: who tolerates a cordon comes back to the master that is drained.
-        - {key: node-role.kubernetes.io/master, operator: Exists, effect: NoSchedule}
-        - {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
-      containers:
-        - name: echo
-          image: lab.test/echo:1
-          imagePullPolicy: Never
-          ports: [{containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /, port: 8080}, timeoutSeconds: 10}
-          volumeMounts: [{name: payment, mountPath: /payment}]
-      volumes: [{name: payment, secret: {secretName: payment}}]
----
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: echo, namespace: shop}
-spec:
-  minAvailable: 1
-  selector: {matchLabels: {app: echo}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: echo, namespace: shop}
-spec:
-  type: NodePort
-  selector: {app: echo}
-  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
-`
+// shop is the file with what a customer runs.
+func shop() string { return filepath.Join("..", "..", "hack", "demo", "shop.yaml") }
 
 // agentManifest is on every node.
 const agentManifest = `
@@ -156,7 +105,9 @@ spec:
 // legacyWorkloadsRun starts one after the other and watches it: emulated machines that have to start everything at once, while somebody asks
 // every other second, give up on containers halfway and begin again.
 func (w *world) legacyWorkloadsRun(ctx context.Context) {
-	workloads := []struct{ name, manifest string }{{"deployment/echo", shopManifest}, {"daemonset/agent", agentManifest}}
+	raw, err := os.ReadFile(shop())
+	require.NoError(w.t, err)
+	workloads := []struct{ name, manifest string }{{"deployment/echo", string(raw)}, {"daemonset/agent", agentManifest}}
 	if *workers > 0 {
 		workloads = append(workloads, struct{ name, manifest string }{"statefulset/ledger", ledgerManifest})
 	}
@@ -205,7 +156,20 @@ type question struct {
 // workloadAt is the customer's workload, at a port of a machine.
 func (w *world) workloadAt(ctx context.Context) question {
 	w.t.Helper()
-	return question{url: "http://" + w.lastMachine(ctx).IP + ":30080/", perSecond: 20, askers: 10}
+	return question{url: "http://" + w.lastMachine(ctx).IP + ":30010/", perSecond: 20, askers: 10}
+}
+
+// workloadBehindHosts is the customer's workload at the port of the management cluster that leads to the cluster's workers, whichever they are: from before the migration to after it.
+func (w *world) workloadBehindHosts(ctx context.Context) question {
+	w.t.Helper()
+	service, err := w.get(ctx, legacycluster.ID, "services", "worker")
+	require.NoError(w.t, err)
+	ports, _, err := unstructured.NestedSlice(fields(service), "spec", "ports")
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, ports)
+	first, ok := ports[0].(map[string]any)
+	require.True(w.t, ok)
+	return question{url: fmt.Sprint("http://", labnet.Gateway, ":", first["nodePort"], "/"), perSecond: 5, askers: 2}
 }
 
 // whileAsked does something while a question is asked from the management cluster's network, each time over a new connection. Every one has to be

@@ -254,15 +254,18 @@ func (w *world) contentsAreThere(ctx context.Context) {
 	assert.Empty(w.t, missing, "what was there before the migration")
 }
 
+// workersMove replaces the workers, if there are any, while the customer's workload is asked. Runs are killed in the middle of a drain and right before the end.
 func (w *world) workersMove(ctx context.Context) {
+	args := w.goesOn("workers")
 	if *workers == 0 {
 		w.say("  there are none")
+		w.migrates(ctx, args)
+	} else {
+		w.whileAsked(ctx, "workers", w.workloadBehindHosts(ctx), func(ctx context.Context) {
+			w.killedAt(ctx, args, "still has", "workers/settled")
+			w.migrates(ctx, args)
+		})
 	}
-	args := w.goesOn("workers")
-	if *workers > 0 {
-		w.killedAt(ctx, args, "still has", "workers/settled")
-	}
-	w.migrates(ctx, args)
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
 	require.NoError(w.t, err)
 	require.Len(w.t, machines, 1+*workers)
