@@ -73,7 +73,7 @@ boot() {
 
 	say "what its customer runs (hack/demo/shop.yaml)"
 	workload=("${inside[@]}" kubectl --kubeconfig "$work/lab/legacy/$id/kubeconfig")
-	"${workload[@]}" apply -f hack/demo/shop.yaml
+	"${workload[@]}" apply --server-side -f hack/demo/shop.yaml
 	"${workload[@]}" rollout status --namespace shop deployment/echo --timeout 15m
 	if [ "$workers" -gt 0 ]; then
 		# The port of the management cluster that leads to the workers, whichever they are.

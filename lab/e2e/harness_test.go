@@ -39,8 +39,6 @@ type world struct {
 
 	mu   sync.Mutex
 	told io.Writer
-	// notes are what has to survive a migration.
-	notes noted
 	// watch notes when Machines got their bootstrap data.
 	watch *stopwatch
 	// plainTook is what the guest without a controller needed from its creation until its node was ready, and plainStart until its QEMU ran.

@@ -142,7 +142,7 @@ func (w *world) controlPlaneStrives(ctx context.Context) {
 	code, out = w.strike(ctx, w.towardsControlPlane(),
 		mishap{says: "control-plane/controllers", do: w.voterIsKilled},
 		mishap{says: "control-plane/unlist", do: w.budgetWants(2)}, //nolint:mnd // both
-		mishap{says: "still has shop/echo", do: w.budgetWants(1)})
+		mishap{says: "refused shop/echo", do: w.budgetWants(1)})
 	require.Equal(w.t, cli.CodeDecision, code, out)
 	w.oneVoterMore(ctx)
 }

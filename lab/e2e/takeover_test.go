@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,7 @@ func TestMigration(t *testing.T) {
 		{"a new control plane is lost before it has a vote, and is taken back", w.learnerIsLost},
 		{"another one joins in spite of everything", w.controlPlaneStrives},
 		{"it is taken back from right before the point of no return", w.takenBack},
+		{"everything is there as before", w.contentsAreThere},
 		{"its control plane is replaced while its API is asked", func(ctx context.Context) { w.whileAsked(ctx, "control-plane", w.apiByName(ctx), w.controlPlaneMoves) }},
 		{"everything is there", w.contentsAreThere},
 		{"its workers are replaced", w.workersMove},
@@ -188,15 +190,18 @@ func (w *world) forecastIsEmpty(ctx context.Context) {
 	require.Equal(w.t, cli.CodeOK, code, out)
 }
 
-// noted are the identities of what a cluster holds, and a Secret's value.
-type noted struct{ objects []string }
-
 // contentsAreNoted writes down what has to survive: names and UIDs of objects that nobody changes, and a Secret, which etcd has encrypted.
 func (w *world) contentsAreNoted(ctx context.Context) {
-	w.notes = noted{objects: w.contents(ctx)}
-	require.NotEmpty(w.t, w.notes.objects)
-	w.say("  noted: %d objects", len(w.notes.objects))
+	notes := w.contents(ctx)
+	require.NotEmpty(w.t, notes)
+	raw, err := json.Marshal(notes)
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(w.notes(), raw, 0o600))
+	w.say("  noted: %d objects", len(notes))
 }
+
+// notes is the file with what a cluster held before its migration, also for a walk that goes on.
+func (w *world) notes() string { return filepath.Join(w.work, "notes.json") }
 
 func (w *world) contents(ctx context.Context) []string {
 	w.t.Helper()
@@ -240,13 +245,18 @@ func values(t *testing.T, secret *unstructured.Unstructured) map[string]string {
 
 // contentsAreThere compares: nothing that was noted may be missing or be another. The lab's Secrets are generated and worth nothing.
 func (w *world) contentsAreThere(ctx context.Context) {
-	if len(w.notes.objects) == 0 {
-		w.say("  nothing was noted in this run")
+	raw, err := os.ReadFile(w.notes())
+	if errors.Is(err, fs.ErrNotExist) {
+		w.say("  nothing was noted, in a walk that began later")
+		w.contentsAreNoted(ctx)
 		return
 	}
+	require.NoError(w.t, err)
+	var notes []string
+	require.NoError(w.t, json.Unmarshal(raw, &notes))
 	now := w.contents(ctx)
 	var missing []string
-	for _, line := range w.notes.objects {
+	for _, line := range notes {
 		if _, found := slices.BinarySearch(now, line); !found {
 			missing = append(missing, line)
 		}

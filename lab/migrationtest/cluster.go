@@ -66,6 +66,8 @@ type ClusterOptions struct {
 	// Etcd lets the workload cluster's etcd be asked by its name, as that of a
 	// legacy master is.
 	Etcd bool
+	// LegacyEtcd has it, and that of machines that join it, be of the legacy version.
+	LegacyEtcd bool
 	// Edit may change the recorded objects before they are created, to make
 	// what is wrong with a cluster. It is called for the management cluster's
 	// objects and for the workload cluster's.
@@ -119,7 +121,7 @@ func (w *World) Cluster(tb testing.TB, opts ClusterOptions) *Cluster {
 	c := &Cluster{world: w, number: number, dir: tb.TempDir(), etcd: opts.Etcd}
 	require.NoError(tb, c.render(ctx, opts))
 	if !opts.NoWorkload {
-		require.NoError(tb, c.startWorkload(ctx))
+		require.NoError(tb, c.startWorkload(ctx, opts.LegacyEtcd))
 		tb.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 			defer cancel()
@@ -343,7 +345,7 @@ func (c *Cluster) waitQuiet(ctx context.Context) error {
 // startWorkload starts the workload cluster. Steps: etcd and API server with
 // the cluster's own authority and the certificate the legacy API server shows;
 // its name; what was inside: rights and Nodes.
-func (c *Cluster) startWorkload(ctx context.Context) error {
+func (c *Cluster) startWorkload(ctx context.Context, legacyEtcd bool) error {
 	authority, err := pki.LoadAuthority(c.CACert, c.CAKey, time.Now())
 	if err != nil {
 		return err
@@ -373,8 +375,12 @@ func (c *Cluster) startWorkload(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
+	programs, err := workloadPrograms(legacyEtcd)
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
 	c.Workload, err = startAPI(ctx, dir, mc.Options{
-		Authority: authority, ServiceCIDR: "172.31.0.0/16",
+		Builder: programs, Authority: authority, ServiceCIDR: "172.31.0.0/16",
 		ExtraArgs: map[string][]string{
 			builder.APIServer: {
 				"--etcd-prefix=giantswarm.io",
@@ -396,6 +402,21 @@ func (c *Cluster) startWorkload(ctx context.Context) error {
 		return errors.Join(err, c.Workload.Stop(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+// workloadPrograms are the lab's own, or those with etcd of the legacy version.
+func workloadPrograms(legacyEtcd bool) (*builder.Builder, error) {
+	components := builder.Default()
+	if legacyEtcd {
+		for i := range components {
+			for _, old := range builder.Legacy() {
+				if old.Name == builder.Etcd && components[i].Name == builder.Etcd {
+					components[i] = old
+				}
+			}
+		}
+	}
+	return builder.New(builder.Options{Out: os.Stderr, Components: components})
 }
 
 // etcdDomain is the name of the cluster's etcd.

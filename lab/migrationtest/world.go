@@ -103,8 +103,8 @@ func prebuild(ctx context.Context) error {
 	if _, err := b.Ensure(ctx, clusterctl.Components()...); err != nil {
 		return err
 	}
-	// One restores from a snapshot as people would, with the program of the legacy version.
-	if _, err := etcdtest.Build(ctx, true, builder.Etcdctl); err != nil {
+	// One restores from a snapshot as people would, with the program of the legacy version, which most workload clusters have.
+	if _, err := etcdtest.Build(ctx, true, builder.Etcdctl, builder.Etcd); err != nil {
 		return err
 	}
 	_, _, err = buildFleet(ctx)
