@@ -529,16 +529,17 @@ func TestAWindowClosesInEveryStep(t *testing.T) {
 	}
 }
 
-// TestManyNights draws windows, reserves, soak times, approvals that end, control planes, times of steps, failures, kills, rollbacks and waits.
+// TestManyNights draws windows, closed days, reserves, soak times, approvals that end, control planes, times of steps, failures, kills, rollbacks and waits.
 func TestManyNights(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		workers := []string{"a", "b", "c", "d"}[:rapid.IntRange(0, 4).Draw(t, "workers")]
 		hours := rapid.IntRange(3, 10).Draw(t, "hours")
 		phases := rapid.SampledFrom([]string{"", "    phases: [fence, translate, adopt, control-plane, workers, finalize]\n", "    phases: [workers]\n"}).Draw(t, "phases")
-		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n    overrun: %s\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s, then: %s}\n",
+		spec := fmt.Sprintf("  windows:\n    timeZone: %s\n    open: [{name: n, cron: %q, duration: %dh}]\n%s    cutoff: %dm\n    controlPlane: %dm\n    noReturn: %dm\n    overrun: %s\n%s  soak: {beforeFinalize: %dh, perWorker: %dm}\n  workers: {perRun: %d}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s, then: %s}\n",
 			rapid.SampledFrom([]string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe"}).Draw(t, "zone"),
 			rapid.SampledFrom([]string{"0 22 * * *", "0 2 * * SAT,SUN", "30 23 * * MON"}).Draw(t, "cron"), hours,
+			rapid.SampledFrom([]string{"", "    closed: [{name: month, cron: 0 0 1-5 * *, duration: 24h}]\n"}).Draw(t, "closed"),
 			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), rapid.SampledFrom([]string{"finish-node", "finish-step"}).Draw(t, "overrun"), phases,
 			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"), rapid.SampledFrom([]string{"stop", "hold-and-notify"}).Draw(t, "then"))
 		shape := Shape{Workers: workers, ControlPlanes: rapid.SampledFrom([]int{1, 3}).Draw(t, "control planes")}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -78,43 +79,74 @@ func (c *Roller) ReplaceWorker(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	parts := []func(context.Context, worker) error{c.grow, c.awaitGrown, c.empty}
+	comes := part{"its replacement was ready", c.come}
+	parts := []part{comes, {"it was drained", c.empty}, {"it was gone", c.remove}}
 	if w.bound() {
 		c.tell("worker %s is bound to its host by its volumes: it goes before its replacement comes", id)
-		parts = []func(context.Context, worker) error{c.empty, c.grow, c.awaitGrown}
+		parts = append(parts[1:], comes)
 	}
-	for _, part := range parts {
-		if err := part(ctx, w); err != nil {
+	began := c.Clock.Now()
+	var took []string
+	for _, p := range parts {
+		if err := p.do(ctx, w); err != nil {
 			return err
 		}
+		now := c.Clock.Now()
+		took = append(took, fmt.Sprintf("%s after %s", p.done, now.Sub(began).Round(time.Second)))
+		began = now
 	}
+	// How much longer it took than the machine and the drain themselves is what people ask about a night that was too short.
+	c.note("worker %s: %s", id, strings.Join(took, ", "))
 	return nil
 }
 
-// empty drains the old machine and deletes it.
+// part is a part of a replacement, and what is so when it is done.
+type part struct {
+	done string
+	do   func(context.Context, worker) error
+}
+
+// come waits for the replacement, for which it asks.
+func (c *Roller) come(ctx context.Context, w worker) error {
+	if err := c.grow(ctx, w); err != nil {
+		return err
+	}
+	return c.awaitGrown(ctx, w)
+}
+
+// empty drains the old machine, and looks at the replacement once more before the old one is lost.
 func (c *Roller) empty(ctx context.Context, w worker) error {
 	m, err := c.adopted(ctx, w.Node)
 	if err != nil {
 		return err
 	}
 	if m == nil {
-		return c.awaitRetired(ctx, w.Node)
+		return nil
 	}
 	machine, err := c.get(ctx, machineKind(), m.GetName())
 	if err != nil {
 		return err
 	}
 	// A run that went on after the deletion finds Cluster API at work.
-	if machine != nil && machine.GetDeletionTimestamp() == nil {
-		if err := c.drain(ctx, w.Node, c.Inside); err != nil {
-			return err
-		}
-		if err := c.stillGrown(ctx, w); err != nil {
-			return err
-		}
+	if machine == nil || machine.GetDeletionTimestamp() != nil {
+		return nil
 	}
-	if err := c.retireNode(ctx, w.Node); err != nil {
+	if err := c.drain(ctx, w.Node, c.Inside); err != nil {
 		return err
+	}
+	return c.stillGrown(ctx, w)
+}
+
+// remove deletes the old machine, if it is there, and waits until nothing is left of it.
+func (c *Roller) remove(ctx context.Context, w worker) error {
+	m, err := c.adopted(ctx, w.Node)
+	if err != nil {
+		return err
+	}
+	if m != nil {
+		if err := c.retireNode(ctx, w.Node); err != nil {
+			return err
+		}
 	}
 	return c.awaitRetired(ctx, w.Node)
 }

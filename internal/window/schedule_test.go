@@ -57,7 +57,8 @@ func anyCron(t *rapid.T, minutes, hours []int) (*Cron, func(time.Time) bool, err
 	}, err
 }
 
-// anyRule draws a rule of RFC 5545: every few days, certain days of every few weeks, days of the month from its beginning or its end, and the nth or last weekday of a month.
+// anyRule draws a rule of RFC 5545: every few days, certain days of every few weeks, days of the month from its beginning or its end, the nth or last weekday of a month, its nth or last working day, days of
+// certain months of every few years, and certain weekdays of certain months.
 func anyRule(t *rapid.T, minutes, hours []int, since time.Time) (*Rule, func(time.Time) bool, error) {
 	codes := []string{"SU", "MO", "TU", "WE", "TH", "FR", "SA"}
 	weekday, every := rapid.IntRange(0, 6).Draw(t, "weekday"), rapid.IntRange(1, 4).Draw(t, "every")
@@ -66,7 +67,43 @@ func anyRule(t *rapid.T, minutes, hours []int, since time.Time) (*Rule, func(tim
 	last := func(day time.Time) int { return time.Date(day.Year(), day.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day() }
 	var rule string
 	var on func(time.Time) bool
-	switch rapid.IntRange(0, 3).Draw(t, "kind of rule") {
+	months := func(day time.Time) int { return (day.Year()-since.Year())*12 + int(day.Month()) - int(since.Month()) }
+	switch rapid.IntRange(0, 7).Draw(t, "kind of rule") {
+	case 4:
+		in, monthday := some(t, 1, 12, "months"), rapid.SampledFrom([]int{1, 15, 29, 30, 31, -1, -2}).Draw(t, "day of the month")
+		rule = fmt.Sprintf("FREQ=YEARLY;INTERVAL=%d;BYMONTH=%s;BYMONTHDAY=%d", every, text(in), monthday)
+		on = func(day time.Time) bool {
+			return (day.Year()-since.Year())%every == 0 && slices.Contains(in, int(day.Month())) && (day.Day() == monthday || day.Day()-last(day)-1 == monthday)
+		}
+	case 5:
+		in := some(t, 1, 12, "months")
+		rule = fmt.Sprintf("FREQ=YEARLY;BYMONTH=%s;BYDAY=%s", text(in), codes[weekday])
+		on = func(day time.Time) bool {
+			return slices.Contains(in, int(day.Month())) && int(day.Weekday()) == weekday
+		}
+	case 6:
+		position := rapid.SampledFrom([]int{1, 2, 20, -1, -2}).Draw(t, "position")
+		rule = fmt.Sprintf("FREQ=MONTHLY;INTERVAL=%d;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=%d", every, position)
+		on = func(day time.Time) bool {
+			works := func(at time.Time) bool { return at.Weekday() != time.Saturday && at.Weekday() != time.Sunday }
+			before, after := 0, 0
+			for at := day.AddDate(0, 0, 1-day.Day()); at.Month() == day.Month(); at = at.AddDate(0, 0, 1) {
+				switch {
+				case !works(at):
+				case at.Before(day):
+					before++
+				case at.After(day):
+					after++
+				}
+			}
+			return months(day)%every == 0 && works(day) && (before+1 == position || -(after+1) == position)
+		}
+	case 7:
+		in := some(t, 1, 12, "months")
+		rule = fmt.Sprintf("FREQ=DAILY;INTERVAL=%d;BYMONTH=%s;BYDAY=%s,SU", every, text(in), codes[weekday])
+		on = func(day time.Time) bool {
+			return of(day)%every == 0 && slices.Contains(in, int(day.Month())) && (int(day.Weekday()) == weekday || day.Weekday() == time.Sunday)
+		}
 	case 0:
 		rule, on = fmt.Sprintf("FREQ=DAILY;INTERVAL=%d", every), func(day time.Time) bool { return of(day)%every == 0 }
 	case 1:

@@ -212,15 +212,21 @@ func (w *world) whileAsked(ctx context.Context, name string, q question, do func
 // lastMachine is a worker where there is one.
 func (w *world) lastMachine(ctx context.Context) install.Machine {
 	w.t.Helper()
-	var status install.Status
-	require.NoError(w.t, json.Unmarshal([]byte(w.must(ctx, w.lab, "legacy", "status", "--dir", w.dir, "-o", "json")), &status))
-	require.NotEmpty(w.t, status.Machines)
-	for _, m := range status.Machines {
+	all := w.legacyMachines(ctx)
+	for _, m := range all {
 		if m.Role == "worker" {
 			return m
 		}
 	}
-	return status.Machines[0]
+	return all[0]
+}
+
+func (w *world) legacyMachines(ctx context.Context) []install.Machine {
+	w.t.Helper()
+	var status install.Status
+	require.NoError(w.t, json.Unmarshal([]byte(w.must(ctx, w.lab, "legacy", "status", "--dir", w.dir, "-o", "json")), &status))
+	require.NotEmpty(w.t, status.Machines)
+	return status.Machines
 }
 
 // tryMigrate runs the program from inside the lab's network, where both API servers answer. It returns the exit code.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -192,12 +193,26 @@ func (w *world) forecastIsEmpty(ctx context.Context) {
 
 // contentsAreNoted writes down what has to survive: names and UIDs of objects that nobody changes, and a Secret, which etcd has encrypted.
 func (w *world) contentsAreNoted(ctx context.Context) {
-	notes := w.contents(ctx)
-	require.NotEmpty(w.t, notes)
+	notes := noted{Objects: w.contents(ctx)}
+	require.NotEmpty(w.t, notes.Objects)
+	for _, m := range w.legacyMachines(ctx) {
+		notes.Legacy = append(notes.Legacy, m.IP)
+		if m.Role != "worker" {
+			w.must(ctx, w.inside(w.fortio, "curl", "-k", "-timeout", "30s", "https://"+m.IP+":443/version")...) // As nobody will at the end.
+		}
+	}
 	raw, err := json.Marshal(notes)
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(w.notes(), raw, 0o600))
-	w.say("  noted: %d objects", len(notes))
+	w.say("  noted: %d objects", len(notes.Objects))
+}
+
+// noted is what a cluster was before its migration.
+type noted struct {
+	// Objects are the identities of what it held, and digests of Secrets.
+	Objects []string `json:"objects"`
+	// Legacy are the addresses of its machines.
+	Legacy []string `json:"legacy"`
 }
 
 // notes is the file with what a cluster held before its migration, also for a walk that goes on.
@@ -252,11 +267,11 @@ func (w *world) contentsAreThere(ctx context.Context) {
 		return
 	}
 	require.NoError(w.t, err)
-	var notes []string
+	var notes noted
 	require.NoError(w.t, json.Unmarshal(raw, &notes))
 	now := w.contents(ctx)
 	var missing []string
-	for _, line := range notes {
+	for _, line := range notes.Objects {
 		if _, found := slices.BinarySearch(now, line); !found {
 			missing = append(missing, line)
 		}
@@ -321,6 +336,7 @@ func (w *world) isOrdinary(ctx context.Context) {
 		})
 	}
 	w.noMarks(ctx)
+	w.nothingLegacyAnswers(ctx)
 	w.clientsAgree(ctx)
 	out, err := w.wc(ctx, "version", "-o", "json")
 	require.NoError(w.t, err)
@@ -373,6 +389,22 @@ func (w *world) rollsOut(ctx context.Context, kind, name, selector string) {
 		}
 		return errors.Join(append(problems, needCondition(owner, "Available"))...)
 	})
+}
+
+// nothingLegacyAnswers asks the addresses of the legacy machines for API server, etcd and kubelet.
+func (w *world) nothingLegacyAnswers(ctx context.Context) {
+	w.t.Helper()
+	raw, err := os.ReadFile(w.notes())
+	require.NoError(w.t, err)
+	var notes noted
+	require.NoError(w.t, json.Unmarshal(raw, &notes))
+	for _, address := range notes.Legacy {
+		for _, port := range []string{"443", "2379", "10250"} {
+			_, err := w.run(ctx, "", w.inside(w.fortio, "curl", "-k", "-timeout", "3s", "https://"+net.JoinHostPort(address, port)+"/")...)
+			require.Error(w.t, err)
+			assert.Regexp(w.t, "i/o timeout|refused|no route|unreachable", err.Error(), "%s port %s", address, port)
+		}
+	}
 }
 
 // noMarks looks for annotations of the migration on what stays.
