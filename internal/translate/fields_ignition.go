@@ -122,7 +122,7 @@ func masterIgnitionRows() []row {
 		dropped("unit:var-lib-etcd.*", "the provider attaches etcd's volume"),
 		dropped("unit:etcd3-defragmentation.*", "kubeadm clusters defragment by alarm; the finalize phase names the timer's absence in its report"),
 		dropped("unit:k8s-addons.service", "writes the add-ons at every boot of a legacy master"),
-		dropped("unit:"+unitKubelet+"#flag --register-with-taints", "both control plane taints are set explicitly on new machines"),
+		dropped("unit:"+unitKubelet+"#flag --register-with-taints", "new control plane machines get the same taint by kubeadm"),
 		dropped("file:"+fileKubelet+"#staticPodPath", whyKubeadm),
 	}
 }

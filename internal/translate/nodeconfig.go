@@ -210,16 +210,19 @@ func (t *translation) plainNode(node *legacy.Node) bool {
 // criSocket is containerd's; kubeadm 1.22 and 1.23 take it without a scheme.
 const criSocket = "/run/containerd/containerd.sock"
 
+// masterTaint is what legacy masters register with.
+const masterTaint = "node-role.kubernetes.io/master"
+
 // registration names the node and its kubelet's flags. Name, provider ID and address come from the metadata that the provider
 // serves to the VM (init-join-proof.md 3).
 func (t *translation) registration(c *config, node *legacy.Node, base string) {
 	c.set(base+".name", "{{ ds.meta_data.local_hostname }}", t.from("node-registration"))
 	c.set(base+".criSocket", criSocket, t.from("node-registration"))
 	if node.Role == legacy.Master {
-		// Both taints are explicit: below 1.25 kubeadm sets only the second, and Cluster API's readiness gate wants the first (init-join-proof.md 6).
-		for _, taint := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
-			c.add(base+".taints", map[string]any{"key": taint, "effect": "NoSchedule"}, t.from("node-registration"))
-		}
+		// The taint of the legacy masters and no other: what tolerates that one and has to run on a control plane machine, as the platform's own calico-kube-controllers, never ran again where there was
+		// a second one. It is set explicitly because Cluster API's readiness gate wants the taint node-role.kubernetes.io/control-plane unless a list without it is given
+		// (cluster-api v1.14.2, controlplane/kubeadm/pkg/control_plane.go, DefaultTaintIsMissing).
+		c.add(base+".taints", map[string]any{"key": masterTaint, "effect": "NoSchedule"}, t.from("node-registration"))
 	}
 	list := base + ".kubeletExtraArgs"
 	arg := func(name, value string, rule origin) {

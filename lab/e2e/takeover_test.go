@@ -195,6 +195,9 @@ func (w *world) forecastIsEmpty(ctx context.Context) {
 func (w *world) contentsAreNoted(ctx context.Context) {
 	notes := noted{Objects: w.contents(ctx)}
 	require.NotEmpty(w.t, notes.Objects)
+	var err error
+	notes.Available, err = w.available(ctx)
+	require.NoError(w.t, err)
 	for _, m := range w.legacyMachines(ctx) {
 		notes.Legacy = append(notes.Legacy, m.IP)
 		if m.Role != "worker" {
@@ -211,8 +214,27 @@ func (w *world) contentsAreNoted(ctx context.Context) {
 type noted struct {
 	// Objects are the identities of what it held, and digests of Secrets.
 	Objects []string `json:"objects"`
+	// Available is how many pods of each Deployment were.
+	Available map[string]int64 `json:"available"`
 	// Legacy are the addresses of its machines.
 	Legacy []string `json:"legacy"`
+}
+
+// available counts the pods of Deployments that are.
+func (w *world) available(ctx context.Context) (map[string]int64, error) {
+	deployments, err := w.list(ctx, w.wc, "deployments", "-A")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]int64{}
+	for i := range deployments {
+		n, _, err := unstructured.NestedInt64(deployments[i].Object, "status", "availableReplicas")
+		if err != nil {
+			return nil, err
+		}
+		all[deployments[i].GetNamespace()+"/"+deployments[i].GetName()] = n
+	}
+	return all, nil
 }
 
 // notes is the file with what a cluster held before its migration, also for a walk that goes on.
@@ -277,6 +299,19 @@ func (w *world) contentsAreThere(ctx context.Context) {
 		}
 	}
 	assert.Empty(w.t, missing, "what was there before the migration")
+	w.eventually(ctx, medium, "as many pods are available as before", func(ctx context.Context) error {
+		available, err := w.available(ctx)
+		if err != nil {
+			return err
+		}
+		var fewer []error
+		for name, before := range notes.Available {
+			if available[name] < before {
+				fewer = append(fewer, fmt.Errorf("Deployment %s has %d available pods instead of %d", name, available[name], before))
+			}
+		}
+		return errors.Join(fewer...)
+	})
 }
 
 // workersMove replaces the workers, if there are any, while the customer's workload is asked. Runs are killed in the middle of a drain and right before the end.
@@ -346,6 +381,10 @@ func (w *world) isOrdinary(ctx context.Context) {
 // rolls has every machine replaced once more, as anybody does with a cluster of Cluster API: one control plane beside the other, then the workers.
 func (w *world) rolls(ctx context.Context) {
 	w.volumeIsFreed(ctx) // The legacy master's, for the next machine's etcd.
+	if *workers == 0 {
+		// Typha wants two of its pods and no control plane machine: where there is no worker, its budget lets none go for ever.
+		w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", `{"spec":{"machineTemplate":{"spec":{"deletion":{"nodeDrainTimeoutSeconds":120}}}}}`)
+	}
 	w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
 	deployments, err := w.list(ctx, w.mc, "machinedeployments", "-n", organization)
 	require.NoError(w.t, err)

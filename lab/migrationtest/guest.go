@@ -542,7 +542,7 @@ func (g *Guest) register(ctx context.Context, server, name string, address net.I
 	node := g.node(name, address)
 	node.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}
 	node.Spec.Taints = []corev1.Taint{
-		{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}, {Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule}, // As the KubeadmControlPlane's list has it, and no more.
 	}
 	objects := make([]client.Object, 0, 8)
 	objects = append(objects, node)
