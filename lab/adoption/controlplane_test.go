@@ -409,31 +409,19 @@ func (x *takeover) assertReplaced(workers int) {
 	assert.True(x, apierrors.IsNotFound(err), "the VM's pod: %v", err)
 }
 
-// eachEtcd does something with a cluster of each version of etcd.
-func eachEtcd(t *testing.T, name string, do func(x *takeover)) {
-	t.Helper()
-	for version, legacy := range map[string]bool{"3.5": true, "3.6": false} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			do(newTakeoverOf(t, name+version, migrationtest.ClusterOptions{Workers: 1, Etcd: true, LegacyEtcd: legacy}))
-		})
-	}
-}
-
 // TestKilledPastThePointOfNoReturn kills the program after every change from there on.
 func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	t.Parallel()
-	eachEtcd(t, "reckless", func(x *takeover) {
-		code, _, said := x.o.run(x.Context())
-		require.Equal(x, cli.CodeOK, code, said)
-		code, _, said = x.run(x.Context())
-		require.Equal(x, cli.CodeDecision, code, said)
-		x.o.untilDone(x.T, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-			return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
-		}, cli.CodeOK)
-		x.assertReplaced(1)
-		assert.Len(x, x.listed(), 1)
-	})
+	x := newTakeover(t, "reckless", 1)
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeDecision, code, said)
+	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
+		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
+	}, cli.CodeOK)
+	x.assertReplaced(1)
+	assert.Len(t, x.listed(), 1)
 }
 
 // TestALearnerThatNeverStartsIsTakenBack holds the machine: its learner never comes, somebody ends the run, and going back leaves nothing.
@@ -460,19 +448,23 @@ func TestALearnerThatNeverStartsIsTakenBack(t *testing.T) {
 	x.assertGone()
 }
 
-// TestKilledWhileTheControlPlaneMoves kills the program after every change of this phase, forward and back.
+// TestKilledWhileTheControlPlaneMoves kills the program after every change of this phase, forward and back, with each version of etcd.
 func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 	t.Parallel()
-	eachEtcd(t, "hapless", func(x *takeover) {
-		code, _, said := x.o.run(x.Context())
-		require.Equal(x, cli.CodeOK, code, said)
-		adopted := x.settledHere()
-		x.o.untilDone(x.T, 1, changes, x.run, cli.CodeDecision)
-		x.assertJoined()
-		x.o.untilDone(x.T, 1, changes, x.back, cli.CodeOK)
-		x.assertGone()
-		assert.Empty(x, adopted.Diff(x.settledHere()))
-	})
+	for version, legacy := range map[string]bool{"3.5": true, "3.6": false} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			x := newTakeoverOf(t, "hapless"+version, migrationtest.ClusterOptions{Workers: 1, Etcd: true, LegacyEtcd: legacy})
+			code, _, said := x.o.run(t.Context())
+			require.Equal(t, cli.CodeOK, code, said)
+			adopted := x.settledHere()
+			x.o.untilDone(t, 1, changes, x.run, cli.CodeDecision)
+			x.assertJoined()
+			x.o.untilDone(t, 1, changes, x.back, cli.CodeOK)
+			x.assertGone()
+			assert.Empty(t, adopted.Diff(x.settledHere()))
+		})
+	}
 }
 
 // TestWhatEtcdWasToldIsNotNoted kills the program when it is about to note that a step is done, or taken back, whose work went to etcd alone: no write to an API server tells of

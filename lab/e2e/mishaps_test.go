@@ -35,7 +35,7 @@ type mishap struct {
 func (w *world) strike(ctx context.Context, args []string, mishaps ...mishap) (code cli.Code, out string) {
 	w.t.Helper()
 	const most = 5
-	for tries := 0; tries < most; tries++ {
+	for range most {
 		code, out, mishaps = w.struck(ctx, args, mishaps)
 		if code != cli.CodeStopped {
 			break
