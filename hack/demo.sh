@@ -2,12 +2,12 @@
 # The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, a legacy
 # cluster on virtual machines with a workload in it, which migrate takes through all phases: DEMO=adopt ends when its machines are adopted, DEMO=plan
 # after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end. All phases take about
-# an hour on two cores without hardware virtualization, where WORKERS=0 leaves out the worker.
+# half an hour on two cores without hardware virtualization, which are too few for the worker that WORKERS=1 adds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 until=${DEMO:-all}
-workers=${WORKERS:-1}
+workers=${WORKERS:-0}
 case $until in
 plan | adopt | all) ;;
 *)

@@ -29,7 +29,6 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
-	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 )
 
 // TestAdopt takes a running legacy cluster over, gives it back, and takes it over again with a run that is killed.
@@ -159,17 +158,13 @@ func (w *world) workloadAt(ctx context.Context) question {
 	return question{url: "http://" + w.lastMachine(ctx).IP + ":30010/", perSecond: 20, askers: 10}
 }
 
-// workloadBehindHosts is the customer's workload at the port of the management cluster that leads to the cluster's workers, whichever they are: from before the migration to after it.
-func (w *world) workloadBehindHosts(ctx context.Context) question {
+// workloadAtControlPlane is the same at a port of the new control plane, which stays while workers are replaced. The port of the management cluster leads to workers only, and of one alone there is none for a while.
+func (w *world) workloadAtControlPlane(ctx context.Context) question {
 	w.t.Helper()
-	service, err := w.get(ctx, legacycluster.ID, "services", "worker")
+	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization, "-l", "cluster.x-k8s.io/control-plane")
 	require.NoError(w.t, err)
-	ports, _, err := unstructured.NestedSlice(fields(service), "spec", "ports")
-	require.NoError(w.t, err)
-	require.NotEmpty(w.t, ports)
-	first, ok := ports[0].(map[string]any)
-	require.True(w.t, ok)
-	return question{url: fmt.Sprint("http://", labnet.Gateway, ":", first["nodePort"], "/"), perSecond: 5, askers: 2}
+	require.Len(w.t, machines, 1)
+	return question{url: "http://" + internalIP(&machines[0]) + ":30010/", perSecond: 5, askers: 2}
 }
 
 // whileAsked does something while a question is asked from the management cluster's network, each time over a new connection. Every one has to be

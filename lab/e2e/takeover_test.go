@@ -321,7 +321,7 @@ func (w *world) workersMove(ctx context.Context) {
 		w.say("  there are none")
 		w.migrates(ctx, args)
 	} else {
-		w.whileAsked(ctx, "workers", w.workloadBehindHosts(ctx), func(ctx context.Context) {
+		w.whileAsked(ctx, "workers", w.workloadAtControlPlane(ctx), func(ctx context.Context) {
 			w.killedAt(ctx, args, "still has", "workers/settled")
 			w.migrates(ctx, args)
 		})
