@@ -104,16 +104,22 @@ func (c Course) leader(f Fact, ranOn bool) Fact {
 	return f
 }
 
-// ranOn tells that the processes of all members that were there before, and are there still, are the same.
+// ranOn tells that the processes of members that were there before, and are there still, are the same. Where none can be compared nobody knows.
 func ranOn(members []Subject) bool {
+	compared := false
 	for i := range members {
 		for j := range members[i].Facts {
-			if f := &members[i].Facts[j]; f.Name == processStart && f.Result != Same {
+			f := &members[i].Facts[j]
+			if f.Name != processStart {
+				continue
+			}
+			if f.Result != Same {
 				return false
 			}
+			compared = true
 		}
 	}
-	return true
+	return compared
 }
 
 func expected(f Fact, meaning string) Fact {

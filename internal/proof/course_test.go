@@ -32,6 +32,10 @@ func TestWhatTheMigrationDidIsExpected(t *testing.T) {
 			term(e, "19")
 			e.Etcd.Members[0].Started.Value, e.Course.TwoMembers = new(first.Metadata.CollectedAt.Add(time.Hour)), true
 		}, proof.Touched},
+		"more, and nobody knows when the member started": {func(e *proof.Evidence) {
+			term(e, "19")
+			e.Etcd.Members[0].Started, e.Course.TwoMembers = proof.Item[time.Time]{Unread: "403"}, true
+		}, proof.Touched},
 		"a term that went back with two members": {func(e *proof.Evidence) { term(e, "6"); e.Course.TwoMembers = true }, proof.Touched},
 		"one more":                               {func(e *proof.Evidence) { term(e, "10"); e.Course.Elections = 2 }, proof.Touched},
 		"a term that went back":                  {func(e *proof.Evidence) { term(e, "6"); e.Course.Elections = 2 }, proof.Touched},
