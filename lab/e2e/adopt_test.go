@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -353,21 +352,7 @@ func (w *world) operatorsAct(ctx context.Context) {
 func (w *world) killedRunGoesOn(ctx context.Context) {
 	again := w.runArguments("-o", "json", "--lock-duration", "15s")
 	again[0] = "resume" // It was given back before.
-	argv := w.inside(append([]string{w.migrate}, again...)...)
-	run := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	said, err := run.StderrPipe()
-	require.NoError(w.t, err)
-	require.NoError(w.t, run.Start())
-	killed := false
-	for lines := bufio.NewScanner(said); lines.Scan(); {
-		w.say("  %s", lines.Text())
-		if !killed && strings.Contains(lines.Text(), "adopt/nodes") {
-			require.NoError(w.t, run.Process.Kill())
-			killed = true
-		}
-	}
-	require.Error(w.t, run.Wait())
-	require.True(w.t, killed, "the run never came to adopt/nodes")
+	w.killedAt(ctx, again, "adopt/nodes")
 
 	code, out := w.tryMigrate(ctx, w.runArguments("-o", "json", "--lock-duration", "15s")...)
 	require.Equal(w.t, cli.CodeOK, code, out)

@@ -91,6 +91,21 @@ func (w *world) killVM(_ context.Context, name string) {
 
 // qemus are the processes that run a machine: QEMU, started with the machine's name.
 func qemus(name string) ([]int, error) {
+	return processes(func(argv []string) bool {
+		if !strings.HasPrefix(filepath.Base(argv[0]), "qemu-system-") {
+			return false
+		}
+		for i, a := range argv {
+			if a == "-name" && i+1 < len(argv) && (argv[i+1] == name || strings.HasPrefix(argv[i+1], name+",") || strings.HasPrefix(argv[i+1], "guest="+name)) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// processes are those of this machine whose command line is the wanted one.
+func processes(wanted func(argv []string) bool) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("listing processes: %w", err)
@@ -105,14 +120,8 @@ func qemus(name string) ([]int, error) {
 		if err != nil {
 			continue // it ended while we were looking
 		}
-		argv := strings.Split(string(raw), "\x00")
-		if !strings.HasPrefix(filepath.Base(argv[0]), "qemu-system-") {
-			continue
-		}
-		for i, a := range argv {
-			if a == "-name" && i+1 < len(argv) && (argv[i+1] == name || strings.HasPrefix(argv[i+1], name+",") || strings.HasPrefix(argv[i+1], "guest="+name)) {
-				pids = append(pids, pid)
-			}
+		if wanted(strings.Split(string(raw), "\x00")) {
+			pids = append(pids, pid)
 		}
 	}
 	return pids, nil

@@ -160,7 +160,9 @@ func (w *world) budgetWants(pods int) func(context.Context, *os.Process) {
 // takenBack goes back to the adopted cluster, and finds nothing restarted.
 func (w *world) takenBack(ctx context.Context) {
 	before := w.legacyPods(ctx)
-	w.goesBack(ctx)
+	code, out := w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
+	require.Equal(w.t, cli.CodeOK, code, out)
+	w.tellRun(out)
 	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
 	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
 	w.volumeIsFreed(ctx)
@@ -219,23 +221,11 @@ func (w *world) hostFallsSilent(ctx context.Context, _ *os.Process) {
 // hostAgent is the process that runs the pods of a host of this lab.
 func (w *world) hostAgent(host string) int {
 	w.t.Helper()
-	entries, err := os.ReadDir("/proc")
-	require.NoError(w.t, err)
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil {
-			continue // It ended while we were looking.
-		}
-		argv := strings.Split(string(raw), "\x00")
+	pids, err := processes(func(argv []string) bool {
 		at := slices.Index(argv, "--name")
-		if filepath.Base(argv[0]) == "lab-host" && at > 0 && at+1 < len(argv) && argv[at+1] == host && strings.Contains(string(raw), w.dir) {
-			return pid
-		}
-	}
-	require.Fail(w.t, "no agent", "of host %s", host)
-	return 0
+		return filepath.Base(argv[0]) == "lab-host" && at > 0 && at+1 < len(argv) && argv[at+1] == host && strings.Contains(strings.Join(argv, " "), w.dir)
+	})
+	require.NoError(w.t, err)
+	require.Len(w.t, pids, 1, "agents of host %s", host)
+	return pids[0]
 }

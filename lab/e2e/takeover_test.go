@@ -29,7 +29,6 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
@@ -97,17 +96,6 @@ func (w *world) migrates(ctx context.Context, args []string) history.RunReport {
 		}
 	}
 	return report
-}
-
-// goesBack takes phase control-plane back, and finds that nothing was restarted by that.
-func (w *world) goesBack(ctx context.Context) {
-	w.t.Helper()
-	code, out := w.tryMigrate(ctx, "rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json")
-	require.Equal(w.t, cli.CodeOK, code, out)
-	var report history.RunReport
-	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
-	require.NotNil(w.t, report.Proof)
-	assert.Equal(w.t, proof.Untouched, report.Proof.Outcome, "going back restarts nothing")
 }
 
 // volumeIsFreed does what CHK-ETCD-014 asks people for after a machine was taken back: its volume is emptied, and no longer kept for a claim that is gone.
@@ -240,6 +228,18 @@ func (w *world) available(ctx context.Context) (map[string]int64, error) {
 // notes is the file with what a cluster held before its migration, also for a walk that goes on.
 func (w *world) notes() string { return filepath.Join(w.work, "notes.json") }
 
+// readNotes reads them, if there are any.
+func (w *world) readNotes() (notes noted, found bool) {
+	w.t.Helper()
+	raw, err := os.ReadFile(w.notes())
+	if errors.Is(err, fs.ErrNotExist) {
+		return noted{}, false
+	}
+	require.NoError(w.t, err)
+	require.NoError(w.t, json.Unmarshal(raw, &notes))
+	return notes, true
+}
+
 func (w *world) contents(ctx context.Context) []string {
 	w.t.Helper()
 	var all []string
@@ -282,15 +282,12 @@ func values(t *testing.T, secret *unstructured.Unstructured) map[string]string {
 
 // contentsAreThere compares: nothing that was noted may be missing or be another. The lab's Secrets are generated and worth nothing.
 func (w *world) contentsAreThere(ctx context.Context) {
-	raw, err := os.ReadFile(w.notes())
-	if errors.Is(err, fs.ErrNotExist) {
+	notes, found := w.readNotes()
+	if !found {
 		w.say("  nothing was noted, in a walk that began later")
 		w.contentsAreNoted(ctx)
 		return
 	}
-	require.NoError(w.t, err)
-	var notes noted
-	require.NoError(w.t, json.Unmarshal(raw, &notes))
 	now := w.contents(ctx)
 	var missing []string
 	for _, line := range notes.Objects {
@@ -433,10 +430,8 @@ func (w *world) rollsOut(ctx context.Context, kind, name, selector string) {
 // nothingLegacyAnswers asks the addresses of the legacy machines for API server, etcd and kubelet.
 func (w *world) nothingLegacyAnswers(ctx context.Context) {
 	w.t.Helper()
-	raw, err := os.ReadFile(w.notes())
-	require.NoError(w.t, err)
-	var notes noted
-	require.NoError(w.t, json.Unmarshal(raw, &notes))
+	notes, found := w.readNotes()
+	require.True(w.t, found)
 	for _, address := range notes.Legacy {
 		for _, port := range []string{"443", "2379", "10250"} {
 			_, err := w.run(ctx, "", w.inside(w.fortio, "curl", "-k", "-timeout", "3s", "https://"+net.JoinHostPort(address, port)+"/")...)

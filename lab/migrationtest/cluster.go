@@ -408,13 +408,8 @@ func (c *Cluster) startWorkload(ctx context.Context, legacyEtcd bool) error {
 func workloadPrograms(legacyEtcd bool) (*builder.Builder, error) {
 	components := builder.Default()
 	if legacyEtcd {
-		for i := range components {
-			for _, old := range builder.Legacy() {
-				if old.Name == builder.Etcd && components[i].Name == builder.Etcd {
-					components[i] = old
-				}
-			}
-		}
+		old, isEtcd := builder.Legacy(), func(c builder.Component) bool { return c.Name == builder.Etcd }
+		components[slices.IndexFunc(components, isEtcd)] = old[slices.IndexFunc(old, isEtcd)]
 	}
 	return builder.New(builder.Options{Out: os.Stderr, Components: components})
 }
