@@ -3,6 +3,8 @@ package check
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
@@ -51,6 +53,8 @@ type Facts struct {
 	// Translated tells that the caller has translated the picture; Translation is what it found.
 	Translated  bool
 	Translation []finding.Finding
+	// Replacements are the Nodes that take the place of the cluster's, by node id; see [translate.Result.Replacements], which this package does not know. Nil when nothing was translated.
+	Replacements map[string]*corev1.Node
 
 	// Unread says of a kind of facts why reading it failed. Such facts are missing because of an error, which is not the same as offline.
 	Unread map[Fact]string
@@ -95,6 +99,8 @@ const (
 	Requested Fact = "the metrics of the workload cluster's API server"
 	// Translation is the result of translating the picture.
 	Translation Fact = "the translation"
+	// Successors are the Nodes that take the place of the cluster's.
+	Successors Fact = "the nodes to come"
 )
 
 // Capabilities is what the management cluster can do.

@@ -700,6 +700,22 @@ func Registry() []Check {
 			Fix:   "Change the tolerations in the pod template: {operator: Exists} without a key is for DaemonSets.",
 			run:   staysAway,
 		},
+		{
+			ID: "CHK-NODE-012", Category: categoryNodes, Title: "every pod finds a new node by its labels", Short: "no such node", Severity: Warn, Needs: []Fact{Running, Successors}, Beyond: true,
+			Hint:  "ask the owners to choose by labels that new nodes have too, for example node-role.kubernetes.io/control-plane or node.kubernetes.io/worker, before the first node is replaced",
+			Looks: "Pods that a controller makes again, their node selector and what their affinity requires, against the labels of the nodes to come.",
+			Why:   "A pod that no new node suits stays Pending once the last old one is gone, without an error anywhere. New control planes do not have role=master, no new node has kubernetes.io/role, and labels that somebody put on a Node go with it.",
+			Fix:   "Change the selector in the pod template while old nodes still match both, or put the label into the KVMClusterConfig, from where new workers get it.",
+			run:   finds,
+		},
+		{
+			ID: "CHK-NODE-013", Category: categoryNodes, Title: "a replacement has what its Node has", Short: "label by hand", Severity: Warn, Needs: []Fact{Nodes, Successors}, Beyond: true,
+			Hint:  "ask who put it there; what is still needed belongs into the KVMClusterConfig (labels of a worker), or is put on the new Node again",
+			Looks: "Labels and taints of every Node against those that its replacement registers with. What Kubernetes, the legacy platform and Cluster API set by themselves does not count.",
+			Why:   "Whatever somebody did with kubectl label or kubectl taint goes with the Node. Workloads that choose or avoid nodes by it go elsewhere, or nowhere.",
+			Fix:   "Record the label for the worker, or have it put on the new Node as soon as it is there: a Node is replaced under another name.",
+			run:   keepsWhatNodesHave,
+		},
 
 		{
 			ID: "CHK-CAPI-001", Category: categoryTarget, Title: "Cluster API is installed", Short: "no Cluster API", Severity: Block, Needs: []Fact{Abilities}, Fixed: fixedTakeover, Beyond: true,

@@ -102,6 +102,21 @@ func hostPathEtcd(f *Facts) {
 	podOf(f, 0).Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}
 }
 
+// choosing has the pod choose its node, by labels or by what its affinity requires.
+func choosing(selector map[string]string, term *corev1.NodeSelectorTerm) func(*Facts) {
+	return func(f *Facts) {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-1", OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "echo", Controller: new(true)}}}}
+		pod.Spec.NodeName, pod.Spec.NodeSelector = "worker", selector
+		if term != nil {
+			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}}}}
+		}
+		f.Workloads.Tied = tiedPods([]corev1.Pod{pod})
+	}
+}
+
+// label sets labels of a Node.
+func label(f *Facts, n int, labels map[string]string) { f.Cluster.Nodes[n].Node.Object.Labels = labels }
+
 // examples hold the two sides of every check.
 func examples() map[string]example {
 	deleted := new(metav1.NewTime(testNow))
@@ -617,6 +632,31 @@ func examples() map[string]example {
 			fail: []broken{{"tolerates everything", func(f *Facts) { f.Workloads.Pods[0].Returns = true }, Warn, "shop/echo-1 on worker (ReplicaSet/echo)"}},
 		},
 
+		"CHK-NODE-012": {
+			pass: func(f *Facts) { choosing(map[string]string{"node.kubernetes.io/worker": "", "tier": "gold"}, nil)(f) },
+			fail: []broken{
+				{"a label of legacy nodes", choosing(map[string]string{"kubernetes.io/role": "worker"}, nil), Warn, "shop/echo-1 on worker (ReplicaSet/echo) wants kubernetes.io/role=worker"},
+				{"labels of two nodes", choosing(map[string]string{"node.kubernetes.io/master": "", "tier": "gold"}, nil), Warn, "wants node.kubernetes.io/master=,tier=gold"},
+				{"a node by its name", choosing(nil, &corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"worker"}}}}), Warn, "wants metadata.name In worker"},
+				{"an affinity", choosing(nil, &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "ssd", Operator: corev1.NodeSelectorOpExists}, {Key: "tier", Operator: corev1.NodeSelectorOpIn, Values: []string{"gold", "silver"}}}}), Warn, "wants ssd Exists and tier In gold, silver"},
+			},
+		},
+		"CHK-NODE-013": {
+			pass: func(f *Facts) {
+				label(f, 1, map[string]string{"tier": "gold", "kubernetes.io/role": "worker", "node-role.kubernetes.io/worker": "", labelOperator: "3.18.6", corev1.LabelHostname: "x"})
+				label(f, 0, map[string]string{"role": "master"})
+				insideOf(f, 1).Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
+			},
+			fail: []broken{
+				{"a label", func(f *Facts) { label(f, 1, map[string]string{"rack": "r07"}) }, Warn, "label rack=r07"},
+				{"a mark", func(f *Facts) { label(f, 1, map[string]string{"node-role.kubernetes.io/infra": ""}) }, Warn, "label node-role.kubernetes.io/infra"},
+				{"another value", func(f *Facts) { label(f, 1, map[string]string{"tier": "silver"}) }, Warn, "label tier=silver"},
+				{"a taint", func(f *Facts) {
+					f.Cluster.Nodes[1].Node.Object.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoExecute}}
+				}, Warn, "taint dedicated=db:NoExecute"},
+			},
+		},
+
 		"CHK-CAPI-001": {fail: []broken{
 			{"missing", func(f *Facts) { f.Capabilities.CRDs = nil }, Block, "machines.cluster.x-k8s.io is missing"},
 			{"old", setCRD("machines.cluster.x-k8s.io", func(crd *legacy.CRD) { crd.Versions = []string{"v1beta1"} }), Block, "v1beta1"},
@@ -785,7 +825,7 @@ func TestRegistryIsWellFormed(t *testing.T) {
 			assert.False(t, other.Beyond && !check.Beyond, "an inventory runs %s without %s", check.ID, before)
 		}
 		for _, need := range check.Needs {
-			if slices.Contains([]Fact{Authority, Abilities, Occupancy, Translation}, need) {
+			if slices.Contains([]Fact{Authority, Abilities, Occupancy, Translation, Successors}, need) {
 				assert.True(t, check.Beyond, "%s needs more than the picture", check.ID)
 			}
 		}

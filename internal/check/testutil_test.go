@@ -193,10 +193,11 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 	facts := &Facts{
 		Cluster: cluster, Now: testNow, CA: ownPKI().authority(), Translated: true,
 		Fleet: &legacy.Fleet{Provisioners: map[string]string{"": "made.example.com"}}, Source: "test", Tool: "test",
-		Neighbours: []Neighbour{{ID: "b4n9x", VNI: 23}},
-		Usage:      map[string]Usage{},
-		Requests:   &Requests{Going: []GoingAPI{{"policy", "v1beta1", "podsecuritypolicies", "1.25"}}},
-		Workloads:  &Workloads{Pods: []drain.Pod{{Namespace: "shop", Name: "echo-1", Node: "worker", Owner: "ReplicaSet/echo", Action: drain.Evict}}},
+		Replacements: map[string]*corev1.Node{},
+		Neighbours:   []Neighbour{{ID: "b4n9x", VNI: 23}},
+		Usage:        map[string]Usage{},
+		Requests:     &Requests{Going: []GoingAPI{{"policy", "v1beta1", "podsecuritypolicies", "1.25"}}},
+		Workloads:    &Workloads{Pods: []drain.Pod{{Namespace: "shop", Name: "echo-1", Node: "worker", Owner: "ReplicaSet/echo", Action: drain.Evict}}},
 		Etcd: &EtcdState{
 			Table:   etcd.Members{Members: []etcd.Member{{ID: 1, Name: "etcd", PeerURLs: []string{"https://" + testEtcd + ":2380"}}}},
 			Answers: []etcd.Status{{Member: 1, Leader: 1, Version: testVersions()["etcd"], Size: 20 << 20, InUse: 8 << 20}},
@@ -232,6 +233,12 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 			spec.KVM.Workers = append(spec.KVM.Workers, sizing)
 		}
 		node.Sizing = &sizing
+		facts.Replacements[id] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "to-come", Labels: map[string]string{
+			"node.kubernetes.io/" + string(role): "", corev1.LabelHostname: "",
+		}}}
+		if role == legacy.Worker {
+			facts.Replacements[id].Labels["tier"] = "gold"
+		}
 		config.Status.KVM.NodeIndexes[id] = n + 1
 		cluster.Nodes = append(cluster.Nodes, node)
 		cluster.Deployments = append(cluster.Deployments, *node.Deployment)

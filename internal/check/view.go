@@ -173,6 +173,7 @@ func (v *view) missing(need Fact) (missing bool, reason string) {
 		Running:     {v.Workloads == nil, "the workload cluster's pods were not looked at"},
 		Requested:   {v.Requests == nil, "the workload cluster's API server was not asked"},
 		Translation: {!v.Translated, "the cluster was not translated"},
+		Successors:  {len(v.Replacements) == 0, "no node to come is known: the cluster was not translated, or could not be"},
 	}[need]
 	if !known {
 		return true, "unknown kind of facts " + string(need)

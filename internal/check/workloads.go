@@ -25,13 +25,15 @@ type Workloads struct {
 	ISCSI []string
 	// OnNodes are the claimed volumes whose files lie on a node, as a report names them, sorted.
 	OnNodes []string
+	// Tied are the pods that choose their nodes by labels, sorted.
+	Tied []Tied
 	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
 	Volumes int
 }
 
 // makeWorkloads puts together what was read.
 func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, volumes []corev1.PersistentVolume, now time.Time) *Workloads {
-	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Volumes: len(volumes)}
+	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Tied: tiedPods(pods), Volumes: len(volumes)}
 	nodes := map[string]bool{}
 	for i := range w.Pods {
 		nodes[w.Pods[i].Node] = true

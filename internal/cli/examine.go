@@ -317,12 +317,7 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	}
 	log.WithField("took", time.Since(started)).WithField("problems", len(cluster.Problems)).Debug("cluster read")
 
-	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool, Together: e.together, ControlPlanes: e.controlPlanes}
-	for _, neighbour := range e.neighbours {
-		if neighbour.ID != id {
-			facts.Neighbours = append(facts.Neighbours, neighbour)
-		}
-	}
+	facts := check.Facts{Cluster: cluster, Fleet: e.fleet, Now: e.now, Namespace: options.Namespace, Source: e.place.Describe(), Tool: e.tool, Together: e.together, ControlPlanes: e.controlPlanes, Neighbours: others(e.neighbours, id)}
 	answers := e.ask(ctx, cluster)
 	if e.authority != nil {
 		source := e.authority(id)
@@ -344,8 +339,9 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	for _, o := range result.Objects {
 		o.Unstructured = *adopt.AtStage(&o.Unstructured, stage)
 	}
-	facts.Translated, facts.Translation = true, result.Findings
-	facts.TargetKubernetes, facts.JoinsWithVote = result.TargetKubernetes, forecast.JoinsWithVote(result.TargetKubernetes)
+	if err := addTranslation(&facts, result); err != nil {
+		return nil, err
+	}
 	if e.place.live != nil {
 		if facts, err = check.Gather(ctx, e.place.live.Reader, facts); err != nil {
 			log.WithField("err", err).Warn("not everything could be read; the checks that need it say so")
@@ -524,4 +520,26 @@ func usableAuthority(authority *pki.Authority, cluster *legacy.Cluster, at time.
 	}
 	// One that another CA signed blocks the migration elsewhere; a snapshot without certificates cannot contradict.
 	return known == 0 || signed > 0
+}
+
+// addTranslation tells the checks what became of the cluster's settings and nodes.
+func addTranslation(facts *check.Facts, result *translate.Result) error {
+	replacements, err := result.Replacements(facts.Cluster)
+	if err != nil {
+		return fmt.Errorf("reading the nodes to come of cluster %s: %w", facts.Cluster.ID, err)
+	}
+	facts.Translated, facts.Translation, facts.Replacements = true, result.Findings, replacements
+	facts.TargetKubernetes, facts.JoinsWithVote = result.TargetKubernetes, forecast.JoinsWithVote(result.TargetKubernetes)
+	return nil
+}
+
+// others are the clusters beside one; nil when there are none.
+func others(all []check.Neighbour, id string) []check.Neighbour {
+	var out []check.Neighbour
+	for _, neighbour := range all {
+		if neighbour.ID != id {
+			out = append(out, neighbour)
+		}
+	}
+	return out
 }

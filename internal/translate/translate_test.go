@@ -555,3 +555,52 @@ func TestTheNewIngressIsServedByWhoServesTheOldOne(t *testing.T) {
 	annotations, _ := final(nil, "nginx")["annotations"].(map[string]any)
 	assert.Equal(t, "nginx", annotations["kubernetes.io/ingress.class"])
 }
+
+// TestReplacementsKeepTheLabelsOfTheirNodes compares the Nodes to come with recorded ones: what is missing is known and left out on purpose.
+func TestReplacementsKeepTheLabelsOfTheirNodes(t *testing.T) {
+	t.Parallel()
+	leftOut := []string{"kubernetes.io/role", "kvm-operator.giantswarm.io/version"}
+	for _, id := range []string{"al9qy", "b4n9x"} {
+		cluster := load(t, id)
+		replacements, err := New().Translate(cluster, Options{}).Replacements(cluster)
+		require.NoError(t, err)
+		require.Len(t, replacements, len(cluster.Nodes))
+		for i := range cluster.Nodes {
+			node := &cluster.Nodes[i]
+			got := replacements[node.ID]
+			for name, value := range node.Node.Object.Labels {
+				if slices.Contains(leftOut, name) || node.Role == legacy.Master && name == "role" {
+					assert.NotContains(t, got.Labels, name)
+					continue
+				}
+				want := value
+				if name == corev1.LabelHostname || name == "ip" {
+					want = ""
+				}
+				assert.Equal(t, want, got.Labels[name], "%s of %s %s", name, node.Role, node.ID)
+				assert.Contains(t, got.Labels, name)
+			}
+			for _, taint := range node.Node.Object.Spec.Taints {
+				assert.True(t, slices.ContainsFunc(got.Spec.Taints, func(t corev1.Taint) bool { return taint.MatchTaint(&t) }), "%s of %s", taint.Key, node.ID)
+			}
+		}
+	}
+}
+
+// TestABrokenClusterHasNoReplacements is about what could not be translated: it is missing and nothing fails.
+func TestABrokenClusterHasNoReplacements(t *testing.T) {
+	t.Parallel()
+	for _, fixture := range fixtureNames(t) {
+		cluster := load(t, fixture)
+		result := New().Translate(cluster, Options{})
+		replacements, err := result.Replacements(cluster)
+		require.NoError(t, err, fixture)
+		for id, node := range replacements {
+			assert.NotEmpty(t, node.Labels, "%s of %s", id, fixture)
+		}
+	}
+	empty := &Result{}
+	replacements, err := empty.Replacements(load(t, "al9qy"))
+	require.NoError(t, err)
+	assert.Empty(t, replacements)
+}
