@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/clusterctl"
 )
 
 // kubernetesVersion of the workload cluster: the one the lab's guest image has.
@@ -69,9 +70,12 @@ func newWorld(t *testing.T) *world {
 }
 
 // writeRepository makes the local repository that clusterctl installs the providers from.
-func (w *world) writeRepository(ctx context.Context) {
+func (w *world) writeRepository(ctx context.Context) { w.publish(ctx, clusterctl.DefaultVersion) }
+
+// publish puts a version of this provider into the repository, beside those that are there, as its latest.
+func (w *world) publish(ctx context.Context, version string) {
 	w.t.Helper()
-	command := exec.CommandContext(ctx, "go", "run", "./clusterctl/repository", "-out", filepath.Join(w.work, "repository"))
+	command := exec.CommandContext(ctx, "go", "run", "./clusterctl/repository", "-version", version, "-out", filepath.Join(w.work, "repository"))
 	command.Dir, command.Stderr = "..", os.Stderr
 	require.NoError(w.t, command.Run())
 }
