@@ -33,6 +33,7 @@ spec: {infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: KVMC
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: KVMCluster
 metadata: {name: ` + cluster + `, namespace: ` + namespace + `}
+spec: {}
 `
 
 // TestProviderComesAndGoes installs the provider, upgrades it beside a cluster and removes it again with clusterctl, without a virtual machine.
