@@ -237,13 +237,10 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
 }
 
-// controlPlaneSettings are API server and etcd settings, and what a machine without hardware virtualization needs: more time for everything.
+// controlPlaneSettings are settings of the API server, and what a machine without hardware virtualization needs: more time for everything.
 func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	const base = "spec.kubeadmConfigSpec"
 	if err := add(kcp, base+".clusterConfiguration.apiServer.extraArgs", arg("service-account-issuer", "https://issuer.example"), arg("api-audiences", "https://issuer.example,customer")); err != nil {
-		return err
-	}
-	if err := add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("heartbeat-interval", "1000"), arg("election-timeout", "10000")); err != nil {
 		return err
 	}
 	// A controller that loses its lease because the machine is slow starts anew, and everything it lists then makes the machine slower.

@@ -48,7 +48,8 @@ const OneProcessor = "GOMAXPROCS=1"
 const LessCollecting = "GOGC=200"
 
 // EtcdImage is etcd under a name, for guests whose processors are emulated: in those that share two processors a message takes up to two seconds to the other one and back, and
-// members that hear nothing of their leader for the usual second elect all the time. API servers hear once a minute, not every five seconds for each of their watches, that nothing has changed. Flags are stronger.
+// members that hear nothing of their leader for the usual second elect all the time. API servers hear once a minute, not every five seconds for each of their watches, that nothing has changed. A flag for any of
+// these keeps etcd from starting ("shadowed by corresponding command-line flag", etcd v3.6, pkg/flags): the variable has to be unset beside it.
 func EtcdImage(ref string) ContainerImage {
 	return ContainerImage{
 		Ref: ref, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl},
