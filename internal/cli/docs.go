@@ -59,7 +59,7 @@ variable counts as unset. Variables that stand for no flag are reported in the l
 ## Configuration file
 
 `+"`--config FILE`"+` or `+"`MIGRATE_CONFIG`"+`: defaults for flags, by their names. A flag wins over a variable, a variable over the file; `+"`migrate version -o json`"+`
-shows what is in force and why. Unknown names are errors. Secrets (token) are refused.
+shows what is in force and why. Playbooks (`+"`playbook`, `set`"+`) are not replaced but laid over one another: the file's, the variable's, the command line's. Unknown names are errors. Secrets (token) are refused.
 
 `+"```yaml"+`
 apiVersion: migration.giantswarm.io/v1alpha1

@@ -82,6 +82,7 @@ approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is
 	flags.IntVar(&o.run.controlPlanes, "control-planes", 1, "how many control plane machines a cluster has at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.29 writes stand still while the second one joins")
 	flags.IntVar(&o.run.abreast, "concurrency", 1, "how many workers of a cluster are replaced at the same time, after the first one, which goes alone")
 	flags.DurationVar(&o.run.soak, "soak", defaultSoak, "how long a cluster runs undisturbed, once its workers are replaced, before it is finalized")
+	addNoPlaybookFlag(cmd, &o.run)
 	flags.VarP(&o.reports, "run-report", "", "format and file for the report of every cluster's run, with {cluster} in its name; repeatable")
 	addMetricsFlag(flags, &o.run.metricsAddress)
 	o.run.source.addStorageTo(cmd)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,23 +25,32 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// layeredFlags are the lists of which nothing replaces anything: what an installation says of windows in its configuration file must hold for who names the playbook of a customer as well.
+func layeredFlags() []string { return []string{"playbook", "set"} }
+
 // layer gives every flag that the command line left alone the value of the environment, or else of the configuration file, and
-// returns where each value came from. An empty variable counts as unset. Lists in variables have one entry per line.
+// returns where each value came from. An empty variable counts as unset. Lists in variables have one entry per line. [layeredFlags]
+// have the values of all three, the file's first.
 func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]string) (map[string]string, error) {
 	sources := map[string]string{}
 	var wrong error
 	flags.VisitAll(func(flag *pflag.Flag) {
+		list, layered := flag.Value.(pflag.SliceValue)
+		layered = layered && slices.Contains(layeredFlags(), flag.Name)
 		if flag.Changed {
 			sources[flag.Name] = fromFlag
+			if layered {
+				wrong = errors.Join(wrong, list.Replace(under(slices.Concat(config[flag.Name], variable(env, flag)), list.GetSlice())))
+			}
 			return
 		}
 		sources[flag.Name] = fromBuiltIn
 		values, source, where := config[flag.Name], fromConfig, "the config file's "+flag.Name
-		if value := env[envName(flag.Name)]; value != "" {
-			values, source, where = []string{value}, fromEnv, envName(flag.Name)
-			if isList(flag) {
-				values = strings.FieldsFunc(value, func(r rune) bool { return r == '\n' })
+		if said := variable(env, flag); len(said) > 0 {
+			if layered {
+				said = under(values, said)
 			}
+			values, source, where = said, fromEnv, envName(flag.Name)
 		}
 		for _, value := range values {
 			if err := flags.Set(flag.Name, value); err != nil && wrong == nil {
@@ -50,6 +60,21 @@ func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]stri
 		}
 	})
 	return sources, wrong
+}
+
+// under puts what is said on a lower level below what is said above it. What both say stays where it is above: commands that this program prints name all of them.
+func under(below, above []string) []string {
+	below = slices.DeleteFunc(slices.Clone(below), func(value string) bool { return slices.Contains(above, value) })
+	return slices.Concat(below, above)
+}
+
+// variable is what the environment says of a flag; nothing when its variable is unset or empty.
+func variable(env map[string]string, flag *pflag.Flag) []string {
+	value := env[envName(flag.Name)]
+	if value == "" || !isList(flag) {
+		return slices.DeleteFunc([]string{value}, func(v string) bool { return v == "" })
+	}
+	return strings.FieldsFunc(value, func(r rune) bool { return r == '\n' })
 }
 
 // reasonOf returns the end of pflag's message: what is wrong without the flag's name again.

@@ -192,7 +192,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
 	cmd.Flags().Int64Var(&o.surge, "surge", 1, "how many new workers may come at once; old ones still go one after the other, unless --concurrency says otherwise")
 	cmd.Flags().IntVar(&o.abreast, "concurrency", 1, "how many workers are replaced at the same time, after the first one, which goes alone; each has its own budgets to wait for")
-	cmd.Flags().BoolVar(&o.noBook, "no-playbook", false, "go on without the playbook that the last run followed, and so without its windows and gates")
+	addNoPlaybookFlag(cmd, o)
 	cmd.Flags().BoolVar(&o.wait, "wait", false, "stay until the next window opens, a soak time is over or somebody has approved, and go on, instead of ending with exit code 4")
 	cmd.Flags().DurationVar(&o.soak, "soak", defaultSoak, "how long the cluster runs undisturbed, once its workers are replaced, before it is finalized")
 	cmd.Flags().BoolVar(&o.keep, "keep-namespace", false, "finalize without the legacy namespace: it stays, with what is in it that nobody knows about, and its kubeconfig")
@@ -762,13 +762,17 @@ func (o *runOptions) rules() string {
 	return migrate.Clip(cmp.Or(o.bookName, "without a name"), mostSigned)
 }
 
-// sameRules refuses a run that has no playbook where the last one had one: whoever types the command again by heart, by day, would replace machines outside of every window.
-// Another playbook is people's business, and nothing keeps them from taking back.
+func addNoPlaybookFlag(cmd *cobra.Command, o *runOptions) {
+	cmd.Flags().BoolVar(&o.noBook, "no-playbook", false, "go on without the playbook that the last run followed, and so without its windows and gates")
+}
+
+// sameRules refuses a run that has no playbook where the last one had one: whoever types the command again by heart, by day, would replace machines outside of every window. A value that is set
+// beside it is no playbook, nor is a fleet without one. Another playbook is people's business, and nothing keeps them from taking back.
 func (o *runOptions) sameRules(u *undertaking) error {
-	if o.back || o.noBook || o.book != nil || u.object == nil || u.object.Status.Playbook == "" || !migrate.Started(u.object) {
+	if o.back || o.noBook || len(o.examine.bookFiles) > 0 || u.object == nil || u.object.Status.Playbook == "" || !migrate.Started(u.object) {
 		return nil
 	}
-	return usage(fmt.Sprintf("migrate run %s --playbook FILE, or --no-playbook to leave it", u.id),
+	return usage("name it (--playbook FILE, or playbooks in a fleet's file), or --no-playbook to leave it",
 		"cluster %s is migrated by a playbook (%s), and this run would ask none of its windows and gates", u.id, u.object.Status.Playbook)
 }
 

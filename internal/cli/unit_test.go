@@ -19,8 +19,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -138,6 +140,7 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 		flags.String("a-b", "built", "")
 		flags.Int("n", 1, "")
 		flags.StringArray("list", nil, "")
+		flags.StringArray("playbook", nil, "")
 		flags.Var(outs, "output", "")
 		require.NoError(t, flags.Parse(args))
 		return flags, outs
@@ -170,6 +173,22 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 	assert.Equal(t, fromFlag, sources["a-b"])
 	assert.Equal(t, "9", value(flags, "n"))
 	assert.Equal(t, fromEnv, sources["n"])
+
+	books := map[string][]string{"playbook": {"installation.yaml"}, "list": {"installation.yaml"}}
+	flags, _ = build("--playbook=customer.yaml", "--playbook=night.yaml", "--list=mine")
+	sources, err = layer(flags, map[string]string{"MIGRATE_PLAYBOOK": "region.yaml\n"}, books)
+	require.NoError(t, err)
+	assert.Equal(t, "[installation.yaml,region.yaml,customer.yaml,night.yaml]", value(flags, "playbook"), "nobody lifts a window by naming one more playbook")
+	assert.Equal(t, "[mine]", value(flags, "list"), "any other list is replaced")
+	assert.Equal(t, fromFlag, sources["playbook"])
+	flags, _ = build("--playbook=installation.yaml", "--playbook=customer.yaml")
+	_, err = layer(flags, nil, books)
+	require.NoError(t, err)
+	assert.Equal(t, "[installation.yaml,customer.yaml]", value(flags, "playbook"), "as the command that a run prints has them")
+	flags, _ = build()
+	_, err = layer(flags, map[string]string{"MIGRATE_PLAYBOOK": "region.yaml"}, books)
+	require.NoError(t, err)
+	assert.Equal(t, "[installation.yaml,region.yaml]", value(flags, "playbook"))
 
 	flags, _ = build()
 	_, err = layer(flags, map[string]string{"MIGRATE_N": "many"}, nil)
@@ -561,4 +580,35 @@ func TestSuggestionsAreNearOrAbsent(t *testing.T) {
 	assert.Empty(t, nearest("xyz", []string{"plan", "show"}))
 	assert.Empty(t, nearest(strings.Repeat("x", 1000), []string{"plan"}))
 	assert.Equal(t, "; did you mean plan?", didYouMean("plna", []string{"plan"}))
+}
+
+// TestARunFollowsThePlaybookOfTheLastOne, unless people say that it does not.
+func TestARunFollowsThePlaybookOfTheLastOne(t *testing.T) {
+	t.Parallel()
+	under := func(book string) *undertaking {
+		u := &undertaking{id: "al9qy", object: &migrationv1alpha1.ClusterMigration{}}
+		u.object.Status.Playbook, u.object.Status.Steps = book, []migrationv1alpha1.StepRecord{{ID: "preflight/record", State: migrationv1alpha1.StepDone}}
+		return u
+	}
+	require.True(t, migrate.Started(under("weekend").object))
+	built := map[string]string{"spec.soak.perWorker": "1m"}
+	for name, c := range map[string]struct {
+		o       runOptions
+		last    string
+		refused bool
+	}{
+		"typed by heart":             {runOptions{}, "weekend", true},
+		"a value alone":              {runOptions{book: built, examine: examineFlags{sets: []string{"spec.soak.perWorker=1m"}}}, "weekend", true},
+		"a fleet without a playbook": {runOptions{book: built}, "weekend", true},
+		"a playbook":                 {runOptions{book: built, examine: examineFlags{bookFiles: []string{"night.yaml"}}}, "weekend", false},
+		"left":                       {runOptions{noBook: true}, "weekend", false},
+		"back":                       {runOptions{back: true}, "weekend", false},
+		"the last run followed none": {runOptions{}, "", false},
+	} {
+		err := c.o.sameRules(under(c.last))
+		assert.Equal(t, c.refused, err != nil, name)
+		if c.refused {
+			assert.Contains(t, err.Error(), "weekend", name)
+		}
+	}
 }
