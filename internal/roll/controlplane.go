@@ -224,6 +224,10 @@ func (c *Roller) poll(parent context.Context, ask func(ctx context.Context) (mis
 		if err != nil && ctx.Err() == nil && kube.Transient(err) {
 			away, missing, err = err, "an answer: "+err.Error(), nil
 		}
+		if err != nil && ctx.Err() != nil && told != "" {
+			// The time was over in the middle of a question, which says nothing of what was waited for.
+			return fmt.Errorf("waiting for %s: %w", told, cmp.Or(parent.Err(), kube.ErrNotInTime))
+		}
 		if err != nil || missing == "" {
 			return err
 		}

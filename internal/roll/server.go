@@ -16,6 +16,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -123,9 +124,10 @@ type servers struct {
 
 // server is one of them.
 type server struct {
-	clients   kubernetes.Interface
-	metadata  metadata.Interface
-	resources map[schema.GroupResource]resource
+	clients    kubernetes.Interface
+	extensions apiextensions.Interface
+	metadata   metadata.Interface
+	resources  map[schema.GroupResource]resource
 	// away are the aggregated APIs that did not answer.
 	away map[string]bool
 }
@@ -147,7 +149,7 @@ type resource struct {
 //  1. it answers to its own name with a certificate of the cluster's authority,
 //  2. that certificate is good for the names by which the old one is asked,
 //  3. it has the settings by which the old one knows people and keeps records,
-//  4. aggregated APIs answer through it as well: that it reaches Services, and webhooks with them, was waited for before,
+//  4. aggregated APIs answer through it as well, and it reaches the webhooks that the old one reaches: its way to Services was waited for before,
 //  5. every resource that both serve has the same objects, by UID and resource version,
 //  6. the values of Secrets are the same, so it has the key they are encrypted with,
 //  7. each accepts service account tokens that the other issued, and those in old Secrets.
@@ -169,6 +171,9 @@ func (c *Roller) VerifyServer(ctx context.Context) error {
 		return err
 	}
 	if err := s.patiently(ctx, func(ctx context.Context) error { return c.compareNames(ctx, config) }); err != nil {
+		return err
+	}
+	if err := c.compareCallbacks(ctx, s); err != nil {
 		return err
 	}
 	if err := s.compareObjects(ctx); err != nil {
@@ -219,8 +224,13 @@ func (c *Roller) securePort() int {
 	return 443
 }
 
-func newServer(config *rest.Config) (*server, error) {
+// newServerClients are the clients of a server that nobody has asked for what it serves.
+func newServerClients(config *rest.Config) (*server, error) {
 	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	extensions, err := apiextensions.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
@@ -228,8 +238,15 @@ func newServer(config *rest.Config) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{clients: clients, metadata: objects, resources: map[schema.GroupResource]resource{}, away: map[string]bool{}}
-	lists, err := clients.Discovery().ServerPreferredResources()
+	return &server{clients: clients, extensions: extensions, metadata: objects, resources: map[schema.GroupResource]resource{}, away: map[string]bool{}}, nil
+}
+
+func newServer(config *rest.Config) (*server, error) {
+	s, err := newServerClients(config)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := s.clients.Discovery().ServerPreferredResources()
 	// What an aggregated API serves that is down cannot be compared.
 	failed := &discovery.ErrGroupDiscoveryFailed{}
 	switch {
