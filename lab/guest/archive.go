@@ -47,13 +47,17 @@ const OneProcessor = "GOMAXPROCS=1"
 // LessCollecting has a Go program collect garbage half as often: where processors are emulated, memory is not what is short.
 const LessCollecting = "GOGC=200"
 
+// SeldomNotifying has etcd tell API servers once a minute, not every five seconds for each of their watches, that nothing has changed. It is for what makes no flag of it: kubeadm of current versions
+// sets --watch-progress-notify-interval, and etcd ends at once where the variable of its older name says something as well.
+const SeldomNotifying = "ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL=1m"
+
 // EtcdImage is etcd under a name, for guests whose processors are emulated: in those that share two processors a message takes up to two seconds to the other one and back, and
-// members that hear nothing of their leader for the usual second elect all the time. API servers hear once a minute, not every five seconds for each of their watches, that nothing has changed. A flag for any of
-// these keeps etcd from starting ("shadowed by corresponding command-line flag", etcd v3.6, pkg/flags): the variable has to be unset beside it.
-func EtcdImage(ref string) ContainerImage {
+// members that hear nothing of their leader for the usual second elect all the time. A flag for any of its variables, and of more, keeps etcd from starting ("shadowed by corresponding
+// command-line flag", etcd v3.6, pkg/flags).
+func EtcdImage(ref string, more ...string) ContainerImage {
 	return ContainerImage{
 		Ref: ref, Programs: map[string]string{"/usr/local/bin/etcd": builder.Etcd, "/usr/local/bin/etcdctl": builder.Etcdctl},
-		Env: []string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000", "ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL=1m", OneProcessor, LessCollecting},
+		Env: append([]string{"ETCD_HEARTBEAT_INTERVAL=1000", "ETCD_ELECTION_TIMEOUT=10000", OneProcessor, LessCollecting}, more...),
 	}
 }
 

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -279,4 +280,34 @@ func TestRealImageBoots(t *testing.T) {
 	require.NoError(t, err, "%s\n%s", out, raw)
 	assert.Contains(t, string(raw), "Welcome to")
 	assert.NotContains(t, string(raw), "[FAILED]")
+}
+
+// TestEtcdStartsWithTheVariablesOfItsImage and with the flags that kubeadm gives it: some of both together end it at once, and a control plane then waits for an API server that never comes.
+func TestEtcdStartsWithTheVariablesOfItsImage(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("needs etcd")
+	}
+	build, err := builder.New(builder.Options{Out: os.Stderr})
+	require.NoError(t, err)
+	built, err := build.Ensure(t.Context(), builder.Etcd)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// Kubernetes v1.36, cmd/kubeadm/app/phases/etcd.
+	etcd := exec.CommandContext(ctx, built[builder.Etcd], "--data-dir="+filepath.Join(t.TempDir(), "etcd"), "--listen-client-urls=http://127.0.0.1:0", "--advertise-client-urls=http://127.0.0.1:0",
+		"--listen-peer-urls=http://127.0.0.1:0", "--feature-gates=InitialCorruptCheck=true", "--snapshot-count=10000", "--watch-progress-notify-interval=5s")
+	etcd.Env = append(os.Environ(), EtcdImage("any").Env...)
+	stderr, err := etcd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, etcd.Start())
+	var said []string
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		if said = append(said, lines.Text()); strings.Contains(lines.Text(), "ready to serve client requests") {
+			require.NoError(t, etcd.Process.Kill())
+			assert.Error(t, etcd.Wait(), "it was killed")
+			return
+		}
+	}
+	require.Fail(t, "it never served", "%v\n%s", etcd.Wait(), strings.Join(said, "\n"))
 }

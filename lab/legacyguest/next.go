@@ -59,7 +59,7 @@ func nextImages() []guest.ContainerImage {
 	}
 	all := []guest.ContainerImage{
 		kube(builder.APIServer), kube(builder.ControllerManager), kube(builder.Scheduler),
-		guest.EtcdImage(nextEtcd),
+		guest.EtcdImage(nextEtcd, guest.SeldomNotifying),
 		{Ref: nextPause, Programs: map[string]string{"/pause": guest.Pause}, Entrypoint: []string{"/pause"}},
 	}
 	for _, i := range images() {

@@ -127,7 +127,7 @@ func images() []guest.ContainerImage {
 		kube(builder.ControllerManager, false),
 		kube(builder.Scheduler, false),
 		kube(builder.KubeProxy, true),
-		guest.EtcdImage(registry + "etcd:" + etcdTag),
+		guest.EtcdImage(registry+"etcd:"+etcdTag, guest.SeldomNotifying),
 		{Ref: registry + "pause:" + pauseTag, Programs: map[string]string{"/pause": guest.Pause}, Entrypoint: []string{"/pause"}},
 		other("k8s-setup-network-environment:"+environmentTag, "/k8s-setup-network-environment"),
 		other("k8s-api-healthz:"+healthzTag, "/k8s-api-healthz"),
