@@ -28,6 +28,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -135,6 +136,23 @@ type fleetWork struct {
 	metrics *observe.Process
 }
 
+// demands are the approvals that playbooks want, by phase. Where their notifications go and their gates ask is found out with it: before the first cluster begins, and not by each of them.
+func (s *session) demands(books []*playbook.Effective) (map[string][]string, error) {
+	asked := map[string][]string{}
+	for _, book := range books {
+		for phase, gates := range nights.Asked(&book.Spec) {
+			asked[phase] = append(asked[phase], gates...)
+		}
+		if _, _, err := s.reactions(book); err != nil {
+			return nil, err
+		}
+		if _, err := s.gates(book); err != nil {
+			return nil, err
+		}
+	}
+	return asked, nil
+}
+
 // fleetRun does the work of fleet run:
 //
 //  1. find the clusters of every wave,
@@ -143,22 +161,16 @@ type fleetWork struct {
 //  4. run clusters until nothing begins any more,
 //  5. render the report.
 func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
-	outs, reports, err := o.check()
-	if err != nil {
-		return err
-	}
 	f, err := readFleet(o.file, o.run.examine.bookFiles, o.run.examine.sets)
 	if err != nil {
 		return err
 	}
-	for _, book := range f.books {
-		// Where notifications go is found out before the first cluster begins, and not by each of them.
-		if _, _, err := s.reactions(book); err != nil {
-			return err
-		}
-		if _, err := s.gates(book); err != nil {
-			return err
-		}
+	if o.run.asked, err = s.demands(f.books); err != nil {
+		return err
+	}
+	outs, reports, err := o.check()
+	if err != nil {
+		return err
 	}
 	w := &fleetWork{session: s, o: o, reports: reports, file: f}
 	if w.metrics, err = s.serveMetrics(ctx, o.run.metricsAddress); err != nil {
@@ -530,6 +542,9 @@ func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, erro
 	if err != nil {
 		return o, nil, err
 	}
+	// What playbooks of other waves want nobody asks for here.
+	known := o.approvals()
+	o.approve = slices.DeleteFunc(slices.Clone(o.approve), func(gate string) bool { return !slices.Contains(known, gate) })
 	for _, file := range []*string{&o.snapshot, &o.events} {
 		if *file, err = forCluster(*file, start.Cluster); err != nil {
 			return o, nil, err

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
@@ -379,7 +381,7 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 		return err
 	}
 	o.eachStep = spec.EachStep()
-	o.failure, o.drain, o.terms = spec.Failure, spec.Drain, nights.Terms(spec)
+	o.failure, o.drain, o.terms, o.asked = spec.Failure, spec.Drain, nights.Terms(spec), nights.Asked(spec)
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
 	for flag, take := range map[string]func(){
 		"first-worker":   func() { o.first = spec.Workers.First },
@@ -451,22 +453,16 @@ func (s *session) rightClock(ctx context.Context) error {
 func (s *session) approveCommand() *cobra.Command {
 	var source sourceFlags
 	var reason, until string
+	var books []string
 	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "approve CLUSTER GATE --reason TEXT",
 		Short: "Record that somebody agreed to what a gate is for",
 		Long: `Records in the ClusterMigration who agreed to what, when and why. A run that comes to the gate goes through, whoever runs it and from wherever. The gates are
-` + strings.Join(migrate.Gates(), ", ") + `.`,
+` + strings.Join(migrate.Gates(), ", ") + `, and those that a playbook wants besides (spec.approvals with before). Of these it takes the ones
+that a run has asked for, and before that the ones of the playbook that --playbook or the configuration file names.`,
 		Example: "  migrate approve al9qy control-plane --reason CHG-4711\n  migrate approve al9qy finalize --reason \"mail of 2026-11-25\" --until 2026-12-31",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usage("migrate approve CLUSTER GATE --reason TEXT", "which cluster, and which gate? There are %s", strings.Join(migrate.Gates(), ", "))
-			}
-			if !slices.Contains(migrate.Gates(), args[1]) {
-				return usage("", "there is no gate %q; there are %s%s", args[1], strings.Join(migrate.Gates(), ", "), didYouMean(args[1], migrate.Gates()))
-			}
-			return nil
-		},
+		Args:    func(_ *cobra.Command, args []string) error { return approveArguments(args, books) },
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return migrate.Gates(), cobra.ShellCompDirectiveNoFileComp
@@ -497,6 +493,9 @@ func (s *session) approveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := s.knownGate(cmd.Context(), change.Client, &found[0], args[1], books); err != nil {
+				return err
+			}
 			if approval.By, err = s.signed(cmd.Context(), change.Client); err != nil {
 				return err
 			}
@@ -510,8 +509,54 @@ func (s *session) approveCommand() *cobra.Command {
 	}
 	addOutputFlag(cmd, &outs, plainFormats())
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agreement rests on")
+	cmd.Flags().StringArrayVar(&books, "playbook", nil, "file with a playbook that wants the approval, for one that no run has asked for yet; repeatable")
 	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31T18:00:00+01:00, or 2026-12-31 for the end of that day in UTC (default: it does not)")
 	return cmd
+}
+
+// approveArguments are a cluster and a gate. A slip is told before anything is read; a playbook whose names are as like as that has to be named.
+func approveArguments(args, books []string) error {
+	known := migrate.Gates()
+	if len(args) != 2 {
+		return usage("migrate approve CLUSTER GATE --reason TEXT", "which cluster, and which gate? There are %s", strings.Join(known, ", "))
+	}
+	slip := didYouMean(args[1], known)
+	if len(books) == 0 && !slices.Contains(known, args[1]) && (slip != "" || len(validation.IsDNS1123Label(args[1])) > 0) {
+		return usage("", "there is no gate %q; there are %s%s", args[1], strings.Join(known, ", "), slip)
+	}
+	return nil
+}
+
+// knownGate refuses an approval that nobody asks for: a name that is typed wrongly would be on record, and the run would go on waiting.
+func (s *session) knownGate(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, gate string, books []string) error {
+	known := migrate.Gates()
+	if slices.Contains(known, gate) {
+		return nil
+	}
+	if len(books) > 0 {
+		e, err := readBook(books, nil)
+		if err != nil {
+			return err
+		}
+		for _, a := range e.Spec.Approvals {
+			known = append(known, a.Gate)
+		}
+	}
+	events, err := migrate.LoadEvents(ctx, c, object.Namespace, object.Spec.ClusterID)
+	if err != nil {
+		return err
+	}
+	for i := range events {
+		if events[i].Gate != "" {
+			known = append(known, events[i].Gate)
+		}
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	if slices.Contains(known, gate) {
+		return nil
+	}
+	return usage("migrate approve "+object.Spec.ClusterID+" GATE --playbook FILE, for one of a playbook that no run has asked for yet", "nobody asks for the approval %q; there are %s%s", gate, strings.Join(known, ", "), didYouMean(gate, known))
 }
 
 // writeApproval says what was recorded, with the instant at which it ends: a day is one of UTC here, since an approval knows no playbook and so no zone.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -114,8 +115,9 @@ type runOptions struct {
 	// failure and drain say what becomes of steps that fail and of nodes that do not drain; without a playbook both end the run.
 	failure playbook.Failure
 	drain   playbook.Drain
-	// terms bound how long approvals on record count.
+	// terms bound how long approvals on record count; asked are those that the playbook wants besides, by the phase that waits for them.
 	terms migrate.Terms
+	asked map[string][]string
 	given func(flag string) bool
 	// estimatesFile is what --estimates names; the report compares with the estimates, the built-in ones where nothing was learnt.
 	estimatesFile string
@@ -417,11 +419,25 @@ func (s *session) knock(ctx context.Context, id string, g gate.Gate, result migr
 	}
 }
 
+// approvals are the names of all that a run may need: what every migration needs, and what the playbook wants besides.
+func (o *runOptions) approvals() []string {
+	names := migrate.Gates()
+	for _, phase := range slices.Sorted(maps.Keys(o.asked)) {
+		for _, name := range o.asked[phase] {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
 // check finds what is wrong with the flags before anything is looked at.
 func (o *runOptions) check() error {
+	known := o.approvals()
 	for _, gate := range o.approve {
-		if !slices.Contains(migrate.Gates(), gate) {
-			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(migrate.Gates(), ", "), didYouMean(gate, migrate.Gates()))
+		if !slices.Contains(known, gate) {
+			return usage("", "--approve is %q; it can be %s%s", gate, strings.Join(known, ", "), didYouMean(gate, known))
 		}
 	}
 	if err := o.checkNumbers(); err != nil {
@@ -756,7 +772,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 
 // rules is the name of the playbook whose windows or gates hold a run back; empty when none does.
 func (o *runOptions) rules() string {
-	if o.door == nil && len(o.gates) == 0 {
+	if o.door == nil && len(o.gates) == 0 && len(o.asked) == 0 {
 		return ""
 	}
 	return migrate.Clip(cmp.Or(o.bookName, "without a name"), mostSigned)
@@ -957,7 +973,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		return nil, usage("", "--first-worker: %s", err)
 	}
 	return &migrate.Engine{
-		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanesOf(u.object)}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanesOf(u.object), Asked: o.asked}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
 }

@@ -94,6 +94,8 @@ type Event struct {
 	Took string `json:"took,omitempty"`
 	// Message is a sentence for people.
 	Message string `json:"message,omitempty"`
+	// Gate is the approval that the event is about.
+	Gate string `json:"gate,omitempty"`
 	// Class is the kind of a failure: api-away, blocked, conflict, lock-lost, touched, unsafe or other.
 	Class string `json:"class,omitempty"`
 }

@@ -430,8 +430,10 @@ type agreement struct{ gate, before string }
 // agreements are those of the phase and of the step, as far as they have not begun: who agreed to begin a phase or a step agreed to end it.
 func (e *Engine) agreements(ctx context.Context, phase Phase, step Step) []agreement {
 	var out []agreement
-	if phase.Gate != "" && !e.changed(phase) {
-		out = append(out, agreement{phase.Gate, "phase " + phase.Name})
+	if !e.changed(phase) {
+		for _, gate := range phase.Approvals() {
+			out = append(out, agreement{gate, "phase " + phase.Name})
+		}
 	}
 	if step.Gate != "" && !e.crossing(ctx, step) {
 		out = append(out, agreement{step.Gate, "step " + step.ID})
@@ -446,7 +448,7 @@ func (e *Engine) agreed(ctx context.Context, phase Phase, step Step) error {
 			continue // Steps that only look come before the first one that counts.
 		}
 		e.told = append(e.told, a)
-		event := history.Event{Type: history.GateApproved, Phase: phase.Name, Step: step.ID, By: e.opts.By, Message: a.before + " has the approval " + a.gate + ", given with this run"}
+		event := history.Event{Type: history.GateApproved, Phase: phase.Name, Step: step.ID, Gate: a.gate, By: e.opts.By, Message: a.before + " has the approval " + a.gate + ", given with this run"}
 		if on := approvalOf(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms); on != nil {
 			event.By, event.Message = on.By, fmt.Sprintf("%s has the approval %s of %s: %s", a.before, a.gate, on.At.UTC().Format(time.RFC3339), on.Reason)
 		}

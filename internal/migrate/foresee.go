@@ -55,7 +55,7 @@ func Foresee(ctx context.Context, f Foresight) ([]Foreseen, error) {
 	object.Spec.Pause = nil
 	clk := &imagined{now: f.Now}
 	opts := f.Options
-	opts.Approved, opts.Stop = Gates(), nil
+	opts.Approved, opts.Stop = gatesOf(f.Graph), nil
 	e := &Engine{Graph: f.Graph, Journal: &Journal{Object: object, Clock: clk}, Clock: clk, Work: &Work{NoRoller: errImagined}, opts: opts}
 	var out []Foreseen
 	waits := 0

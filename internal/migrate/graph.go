@@ -60,6 +60,8 @@ type Phase struct {
 	Title string
 	// Gate names what has to be approved before the first step of the phase; empty for nothing.
 	Gate string
+	// Asked are the approvals that a playbook wants besides.
+	Asked []string
 	// Soaks names the step from whose end on the cluster has to run undisturbed for a while before the phase begins; empty for nothing.
 	Soaks string
 	Steps []Step
@@ -74,6 +76,8 @@ type Shape struct {
 	Workers []string
 	// ControlPlanes is how many control plane machines there are in the end. Less than two is one, as before.
 	ControlPlanes int
+	// Asked are the approvals that a playbook wants before a phase, by its name.
+	Asked map[string][]string
 }
 
 // Recorded is the shape of a migration by its record: the workers whose turn has come, and whether it has come to more control planes.
@@ -100,6 +104,14 @@ const LeastMore = 3
 // the workers, and one for more control planes where they are asked for. It is run from top to bottom, and taken back from bottom to top, as long as no irreversible
 // step has changed anything.
 func (s Shape) Graph() []Phase {
+	phases := s.phases()
+	for i := range phases {
+		phases[i].Asked = s.Asked[phases[i].Name]
+	}
+	return phases
+}
+
+func (s Shape) phases() []Phase {
 	return []Phase{
 		{Name: plan.PhaseFence, Title: "Silence the legacy operators", Steps: []Step{
 			{
@@ -503,13 +515,14 @@ func PhaseNames() []string {
 	return names
 }
 
-// Gates are what people have to approve, in the order in which a run comes to them.
-func Gates() []string {
+// Gates are what people have to approve, in the order in which a run comes to them; a playbook may want more.
+func Gates() []string { return gatesOf(Graph()) }
+
+// gatesOf are those of a graph.
+func gatesOf(graph []Phase) []string {
 	var gates []string
-	for _, p := range Graph() {
-		if p.Gate != "" {
-			gates = append(gates, p.Gate)
-		}
+	for _, p := range graph {
+		gates = append(gates, p.Approvals()...)
 		for _, s := range p.Steps {
 			if s.Gate != "" {
 				gates = append(gates, s.Gate)
@@ -517,6 +530,14 @@ func Gates() []string {
 		}
 	}
 	return gates
+}
+
+// Approvals are what has to be approved before the first step of the phase.
+func (p *Phase) Approvals() []string {
+	if p.Gate == "" {
+		return p.Asked
+	}
+	return append([]string{p.Gate}, p.Asked...)
 }
 
 // adopting makes a step's function of a method of the adopter.

@@ -41,8 +41,8 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms T
 			p.Workers++
 		}
 	}
-	for _, gate := range Gates() {
-		if Approved(object, gate, now, terms) {
+	for i := range object.Spec.Approvals {
+		if gate := object.Spec.Approvals[i].Gate; Approved(object, gate, now, terms) && !slices.Contains(p.Approved, gate) {
 			p.Approved = append(p.Approved, gate)
 		}
 	}

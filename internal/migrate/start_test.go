@@ -55,6 +55,34 @@ func closedAt(t *testing.T, e *Engine, id string) *Result {
 	return e.closed(t.Context(), phase, step)
 }
 
+// TestAPhaseWaitsForWhatAPlaybookAsksFor, besides what every migration needs, until it has begun.
+func TestAPhaseWaitsForWhatAPlaybookAsksFor(t *testing.T) {
+	t.Parallel()
+	asked := Shape{Workers: []string{"w1", "w2"}, Asked: map[string][]string{plan.PhaseWorkers: {"looked-at"}, plan.PhaseFinalize: {"tidy"}}}
+	at := func(step string, begun []string, approved []string, recorded ...string) *Result {
+		e, _ := standing(Options{Approved: approved, Terms: Terms{"looked-at": 2 * time.Hour}}, nil, begun)
+		e.Graph = asked.Graph()
+		for _, gate := range recorded {
+			e.Journal.Object.Spec.Approvals = append(e.Journal.Object.Spec.Approvals, migrationv1alpha1.Approval{Gate: gate, By: "ada", At: metav1.NewTime(e.Clock.Now().Add(-time.Hour))})
+		}
+		return closedAt(t, e, step)
+	}
+	result := at("workers/w1", nil, Gates())
+	require.NotNil(t, result)
+	assert.Equal(t, "looked-at", result.Gate)
+	assert.Equal(t, "phase workers needs the approval looked-at", result.Message)
+	assert.Nil(t, at("workers/w1", nil, []string{"looked-at"}), "given with the run")
+	assert.Nil(t, at("workers/w1", nil, nil, "looked-at"), "on record")
+	assert.Nil(t, at("workers/w2", []string{"workers/w1"}, nil), "who agreed to begin a phase agreed to end it")
+	result = at("finalize/calm", nil, []string{"finalize"})
+	require.NotNil(t, result)
+	assert.Equal(t, "tidy", result.Gate, "one does not stand for the other")
+	assert.Equal(t, []string{"control-plane", "point-of-no-return", "looked-at", "finalize", "tidy"}, gatesOf(asked.Graph()))
+	foreseen, err := Foresee(t.Context(), Foresight{Graph: asked.Graph(), Now: time.Unix(0, 0), Took: func(string) time.Duration { return time.Minute }})
+	require.NoError(t, err, "the nights are those in which everybody has agreed")
+	assert.NotEmpty(t, foreseen)
+}
+
 // TestTheDoorIsAskedWhereARunCanRest and nowhere else: what has begun is brought to a safe end.
 func TestTheDoorIsAskedWhereARunCanRest(t *testing.T) {
 	t.Parallel()

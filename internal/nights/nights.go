@@ -44,7 +44,7 @@ func (in Input) graph() []migrate.Phase {
 
 // shape is what the playbook makes of the cluster.
 func (in Input) shape() migrate.Shape {
-	return migrate.Shape{Workers: in.Workers, ControlPlanes: in.Playbook.Spec.ControlPlane.Replicas}
+	return migrate.Shape{Workers: in.Workers, ControlPlanes: in.Playbook.Spec.ControlPlane.Replicas, Asked: Asked(&in.Playbook.Spec)}
 }
 
 // aDay lies between two runs where no window says when the next one begins.
@@ -242,7 +242,7 @@ func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
 	for _, p := range in.graph() {
 		at := func(gate string, is func(migrate.Foreseen) bool) {
 			term := terms[gate]
-			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && (a.Until != nil || a.By == "" && term > 0) })
+			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && a.Before == p.Name && (a.Until != nil || a.By == "" && term > 0) })
 			s := slices.IndexFunc(steps, is)
 			if a < 0 || s < 0 {
 				return
@@ -253,7 +253,9 @@ func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
 			}
 		}
 		if !migrate.Begun(in.Object, p.Name) {
-			at(p.Gate, func(s migrate.Foreseen) bool { return s.Phase == p.Name })
+			for _, gate := range p.Approvals() {
+				at(gate, func(s migrate.Foreseen) bool { return s.Phase == p.Name })
+			}
 		}
 		for _, step := range p.Steps {
 			at(step.Gate, func(s migrate.Foreseen) bool { return s.Step == step.ID })
@@ -270,11 +272,24 @@ func Terms(spec *playbook.Spec) migrate.Terms {
 	return terms
 }
 
+// Asked are the approvals that a playbook wants besides those that every migration needs, by the phase that waits for them.
+func Asked(spec *playbook.Spec) map[string][]string {
+	asked := map[string][]string{}
+	for _, a := range spec.Approvals {
+		for _, phase := range a.Before {
+			if !slices.Contains(asked[phase], a.Gate) {
+				asked[phase] = append(asked[phase], a.Gate)
+			}
+		}
+	}
+	return asked
+}
+
 // approvals are what people have to agree to that is still to come, or was agreed to.
 func approvals(in Input) []plan.Approval {
 	out, terms := []plan.Approval{}, Terms(&in.Playbook.Spec)
 	for _, p := range in.graph() {
-		gates := []string{p.Gate}
+		gates := slices.Clone(p.Approvals())
 		for _, s := range p.Steps {
 			gates = append(gates, s.Gate)
 		}

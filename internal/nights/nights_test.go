@@ -202,6 +202,21 @@ func TestAPlaybookBoundsApprovals(t *testing.T) {
 	assert.Equal(t, given.Add(24*time.Hour), *got[2].Until)
 }
 
+// TestAPlaybookAsksForMoreApprovals, and says who gives them when.
+func TestAPlaybookAsksForMoreApprovals(t *testing.T) {
+	t.Parallel()
+	e := book(t, weekends+"  approvals: [{gate: looked-at, who: Acme's platform team, before: [workers, finalize], validFor: 1d}]\n")
+	got := of(t, Input{Playbook: e, Workers: []string{"a"}}).Approvals
+	require.Len(t, got, 5)
+	assert.Equal(t, []string{"control-plane", "point-of-no-return", "looked-at", "finalize", "looked-at"}, []string{got[0].Gate, got[1].Gate, got[2].Gate, got[3].Gate, got[4].Gate})
+	assert.Equal(t, plan.PhaseWorkers, got[2].Before)
+	assert.Equal(t, "Acme's platform team", got[2].Who)
+	require.NotNil(t, got[2].NotBefore)
+	assert.Equal(t, got[2].NeededAt.Add(-24*time.Hour), *got[2].NotBefore)
+	require.NotNil(t, got[4].NeededAt)
+	assert.True(t, got[4].NeededAt.After(*got[2].NeededAt), "each phase needs it when it begins")
+}
+
 func TestPhasesGetTheirTime(t *testing.T) {
 	t.Parallel()
 	var l estimate.Learner

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
@@ -29,15 +31,6 @@ func (e *Effective) problems() []problem {
 	if e.Spec.Limits.Wait == 0 {
 		add("spec.limits.wait", "it is 0s, and no controller answers so fast")
 	}
-	for i, a := range e.Spec.Approvals {
-		path := fmt.Sprintf("spec.approvals[%d]", i)
-		if !slices.Contains(gates(), a.Gate) {
-			add(path+".gate", "it is %q; it can be %s", a.Gate, strings.Join(gates(), ", "))
-		}
-		if strings.TrimSpace(a.Who) == "" {
-			add(path+".who", "it is missing")
-		}
-	}
 	// A drain's words are those of package drain, which talks to clusters; a test holds them together.
 	for _, word := range []struct {
 		path, value string
@@ -56,6 +49,7 @@ func (e *Effective) problems() []problem {
 	if n := e.Spec.ControlPlane.Replicas; !slices.Contains(ControlPlanes(), n) {
 		add("spec.controlPlane.replicas", "it is %d; it can be %s: etcd needs an odd number of members", n, Said(ControlPlanes()))
 	}
+	out = append(out, e.approvalProblems()...)
 	out = append(out, e.answerProblems()...)
 	out = append(out, e.workerProblems()...)
 	out = append(out, e.reactionProblems()...)
@@ -63,6 +57,35 @@ func (e *Effective) problems() []problem {
 		out = append(out, e.windowProblems()...)
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.path, b.path) })
+	return out
+}
+
+// approvalProblems are what is wrong with what people are asked to agree to.
+func (e *Effective) approvalProblems() []problem {
+	var out []problem
+	for i, a := range e.Spec.Approvals {
+		path := fmt.Sprintf("spec.approvals[%d]", i)
+		add := func(key, format string, args ...any) {
+			out = append(out, problem{path + key, fmt.Sprintf(format, args...)})
+		}
+		own := !slices.Contains(gates(), a.Gate)
+		switch {
+		case own && len(a.Before) == 0:
+			add(".gate", "it is %q; it can be %s, or with before, which names the phases that wait for it, a name of your own", a.Gate, strings.Join(gates(), ", "))
+		case own && len(validation.IsDNS1123Label(a.Gate)) > 0:
+			add(".gate", "it is %q; a name of your own has small letters, digits and dashes", a.Gate)
+		case !own && len(a.Before) > 0:
+			add(".before", "%s has its place in every migration; give an approval for something else another name", a.Gate)
+		}
+		for n, phase := range a.Before {
+			if !slices.Contains(windowPhases(), phase) {
+				add(fmt.Sprintf(".before[%d]", n), "it is %q; it can be %s", phase, strings.Join(windowPhases(), ", "))
+			}
+		}
+		if strings.TrimSpace(a.Who) == "" {
+			add(".who", "it is missing")
+		}
+	}
 	return out
 }
 

@@ -168,8 +168,9 @@ type Finalize struct {
 
 // Approver is asked for an approval.
 type Approver struct {
-	Gate string `yaml:"gate" json:"gate" jsonschema:"enum=control-plane,enum=point-of-no-return,enum=finalize" jsonschema_description:"What is approved."`
-	Who  string `yaml:"who" json:"who" jsonschema_description:"Who is asked, in words that a customer understands."`
+	Gate   string   `yaml:"gate" json:"gate" jsonschema_description:"What is approved: control-plane, point-of-no-return or finalize, which every migration needs, or with before a name of your own."`
+	Before []string `yaml:"before,omitempty" json:"before,omitempty" jsonschema_description:"Phases that wait for an approval with a name of your own."`
+	Who    string   `yaml:"who" json:"who" jsonschema_description:"Who is asked, in words that a customer understands."`
 	// ValidFor is for agreements to one night: what was looked at a week ago may not be so any more.
 	ValidFor Duration `yaml:"validFor,omitempty" json:"validFor,omitempty" jsonschema_description:"How long an approval counts after it was given, also one without an end of its own; for ever when nothing is said."`
 }

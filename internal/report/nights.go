@@ -222,10 +222,12 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 		v.Outside = []string{told}
 	}
 	for i, a := range s.Approvals {
-		text := map[string]string{
-			plan.PhaseControlPlane: "before the control plane is replaced", "point-of-no-return": "before the old control plane is removed for good", plan.PhaseFinalize: "before what is left of the old platform is removed",
-		}[a.Gate]
-		text = cmp.Or(shown.Approvals[i].Who, "You, or who you name") + ": " + cmp.Or(text, "before it goes on") + " (" + a.Gate + ")"
+		before := map[string]string{
+			plan.PhaseControlPlane: "before the control plane is replaced", "point-of-no-return": "before the old control plane is removed for good",
+			plan.PhaseWorkers: "before the workers are replaced", plan.PhaseFinalize: "before what is left of the old platform is removed",
+		}
+		// An approval of a playbook's own says nothing by its name; what waits for it does.
+		text := cmp.Or(shown.Approvals[i].Who, "You, or who you name") + ": " + cmp.Or(before[a.Gate], before[a.Before], "before it goes on") + " (" + a.Gate + ")"
 		switch {
 		case a.Lapses():
 			text += ", agreed until " + dayTime(*a.Until, zone) + ", which is too early: it is needed at " + dayTime(*a.NeededAt, zone)
