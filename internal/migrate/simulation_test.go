@@ -194,8 +194,10 @@ func (w *world) act(phase Phase, s Step) error {
 	switch {
 	case crossing:
 		w.mustBeApproved(s.Gate)
-	case !w.begun[phase.Name]:
-		w.mustBeApproved(phase.Gate)
+	case !w.begun[phase.Name] && !slices.ContainsFunc(phase.Steps, func(s Step) bool { return w.begun[s.ID] }):
+		for _, gate := range phase.Approvals() {
+			w.mustBeApproved(gate)
+		}
 	}
 	fate, during, began := w.fate(s.ID), w.during(phase.Name), w.clk.Now()
 	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
@@ -381,7 +383,7 @@ func (w *world) options() Options {
 		panic(err)
 	}
 	opts := Options{
-		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: Gates(), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true, Abreast: w.book.Spec.Workers.Concurrency,
+		Run: fmt.Sprintf("run%d", w.runs), By: "ada@anubis", Tool: "test", Until: plan.PhaseFinalize, Approved: gatesOf(w.graph), MaxWorkers: w.book.Spec.Workers.PerRun, PerWindow: true, Abreast: w.book.Spec.Workers.Concurrency,
 		Soak: time.Duration(w.book.Spec.Soak.BeforeFinalize), SoakWorkers: time.Duration(w.book.Spec.Soak.PerWorker), SoakFirst: time.Duration(w.book.Spec.Soak.AfterFirstWorker),
 		EachStep: w.book.Spec.EachStep(), Stop: w.stop, OnBlocked: drain.OnTimeout(w.book.Spec.Drain.OnTimeout),
 		Retries: w.book.Spec.Failure.Retries, Hold: w.book.Spec.Failure.Then == playbook.ThenHold,
@@ -543,6 +545,7 @@ func TestManyNights(t *testing.T) {
 			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), rapid.SampledFrom([]string{"finish-node", "finish-step"}).Draw(t, "overrun"), phases,
 			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"), rapid.SampledFrom([]string{"stop", "hold-and-notify"}).Draw(t, "then"))
 		shape := Shape{Workers: workers, ControlPlanes: rapid.SampledFrom([]int{1, 3}).Draw(t, "control planes")}
+		shape.Asked = rapid.SampledFrom([]map[string][]string{nil, {plan.PhaseWorkers: {"looked-at"}}, {plan.PhaseAdopt: {"board"}, plan.PhaseControlPlane: {"night"}, plan.PhaseWorkers: {"looked-at", "board"}, plan.PhaseFinalize: {"board"}}}).Draw(t, "approvals of the playbook's own")
 		w := worldOf(t, simulated(spec), shape)
 		if rapid.Bool().Draw(t, "approved on record") {
 			w.validFor = func(gate string) time.Duration {
