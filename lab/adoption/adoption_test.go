@@ -52,8 +52,10 @@ type operator struct {
 	apart bool
 	// hard ends the work at once; nil never.
 	hard context.Context //nolint:containedctx // it stands for a second Ctrl-C
-	dir  string
-	c    *migrationtest.Cluster
+	// env is what the environment has besides the usual.
+	env []string
+	dir string
+	c   *migrationtest.Cluster
 }
 
 func newOperator(tb testing.TB, c *migrationtest.Cluster, name string) *operator {
@@ -82,14 +84,14 @@ func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, 
 			return cli.CodeError, "", err.Error()
 		}
 		command := exec.CommandContext(ctx, self, args...)
-		command.Env, command.Stdout, command.Stderr = []string{"USER=" + o.name, "CI=true", programEnv + "=1"}, &out, &errs
+		command.Env, command.Stdout, command.Stderr = append([]string{"USER=" + o.name, "CI=true", programEnv + "=1"}, o.env...), &out, &errs
 		if err := command.Run(); command.ProcessState == nil {
 			return cli.CodeError, "", err.Error()
 		}
 		return cli.Code(command.ProcessState.ExitCode()), out.String(), errs.String()
 	}
 	code = cli.Run(ctx, cli.App{
-		Out: &out, Err: &errs, Environ: []string{"USER=" + o.name, "CI=true"}, Wrap: o.wrap, Hard: o.hard, Clock: o.clock,
+		Out: &out, Err: &errs, Environ: append([]string{"USER=" + o.name, "CI=true"}, o.env...), Wrap: o.wrap, Hard: o.hard, Clock: o.clock,
 		Version: cli.Version{Version: "v0.0.0-test"},
 	}, args)
 	return code, out.String(), errs.String()

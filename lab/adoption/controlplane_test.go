@@ -4,10 +4,13 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +162,7 @@ func (x *takeover) settledHere() migrationtest.State {
 func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "grace", 1)
+	served, silent := x.addWebhook()
 	x.withDocumentedRights()
 	before := x.o.c.State(t)
 	code, _, said := x.o.run(t.Context())
@@ -185,6 +189,8 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	report := decode(t, stdout)
 	assert.True(t, slices.ContainsFunc(report.Phases, func(p history.Phase) bool { return p.Name == plan.PhaseControlPlane }))
 	x.assertNoted(said)
+	assert.Contains(t, said, "both API servers reach the webhooks "+served)
+	assert.Regexp(t, "webhooks that were not compared, because the old API server does not reach them either[^\n]*: "+silent, said)
 	code, _, said = x.o.migrate(t.Context(), "etcd", "verify", filepath.Join(x.o.dir, "etcd.db"))
 	require.Equal(t, cli.CodeOK, code, said)
 
@@ -202,8 +208,10 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Contains(t, said, "is paused by "+x.o.name)
 	assert.Contains(t, said, "rolled back: taken back to the end of phase adopt\ngo on with: migrate resume "+x.o.c.ID)
 	x.assertGone()
-	code, _, said = x.resume(t.Context())
+	night, told := x.rollbackNight()
+	code, _, said = x.resume(t.Context(), night...)
 	require.Equal(t, cli.CodeDecision, code, said)
+	assert.Positive(t, told.Load(), "somebody on call knows that it waits")
 	assert.FileExists(t, filepath.Join(x.o.dir, "etcd.2.db"))
 	x.assertJoined()
 	assert.Equal(t, 2, x.guest.Booted())
@@ -211,6 +219,21 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertGone()
 	assertGivenBack(t, x.o.c, before)
+}
+
+// rollbackNight has a run follow the playbook for a night in which the control plane may be taken back, as if the night were now, and counts who was told.
+func (x *takeover) rollbackNight() (flags []string, told *atomic.Int64) {
+	x.Helper()
+	told = new(atomic.Int64)
+	onCall := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told.Add(1) }))
+	x.Cleanup(onCall.Close)
+	x.o.env = []string{"MIGRATE_NOTIFY_URL=" + onCall.URL}
+	const layout = "2006-01-02T15:04"
+	now := time.Now().UTC()
+	file := filepath.Join(x.o.dir, "tonight.yaml")
+	require.NoError(x, os.WriteFile(file, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n  windows:\n    timeZone: UTC\n"+
+		"    open: [{name: tonight, from: \""+now.Add(-time.Hour).Format(layout)+"\", to: \""+now.Add(23*time.Hour).Format(layout)+"\"}]\n"), 0o600))
+	return []string{"--playbook", filepath.Join("..", "..", "playbooks", "rollback-night.yaml"), "--playbook", file}, told
 }
 
 // assertJoined says that the new control plane serves, that the legacy one could again, and that nobody would change that.

@@ -86,11 +86,21 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	assert.Contains(t, said, "--playbook "+first)
 	x.assertReplaced(1)
 
+	// The next playbook wants somebody to look before workers are touched. Nobody has asked for that yet, so it could be any word.
+	asks := "  approvals: [{gate: looked-at, who: the platform team, before: [workers], validFor: 1h}]\n"
+	code, _, said = x.o.migrate(t.Context(), "approve", x.o.c.ID, "looked-at", "--reason", "CHG-4711")
+	require.Equal(t, cli.CodeUsage, code, said)
+	assert.Contains(t, said, `nobody asks for the approval "looked-at"; there are control-plane, finalize, point-of-no-return`)
+	code, _, said = until(x.o, "--playbook", x.o.book(t, "looking", -time.Hour, time.Hour, asks))
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "phase workers needs the approval looked-at. Nothing of it has begun")
+	approve("looked-at")
+
 	// Somebody else, with a process of their own, whose run waits for the next window and is there when it opens. Windows begin with a minute.
 	second := newOperator(t, x.o.c, "katherine")
 	second.apart = true
 	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
-	code, _, said = until(second, "--wait", "--playbook", second.book(t, "second", time.Until(opens), time.Hour, "  workers: {surge: 2}\n"))
+	code, _, said = until(second, "--wait", "--playbook", second.book(t, "second", time.Until(opens), time.Hour, "  workers: {surge: 2}\n"+asks))
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, said, "no window is open for another worker; the next one begins at "+opens.Format("Mon 2006-01-02 15:04 MST"))
 	x.assertRolled(1)
@@ -110,7 +120,7 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 1, replaced)
-	assert.Equal(t, 2, agreed, "who agreed is in the log where it counted")
+	assert.Equal(t, 3, agreed, "who agreed is in the log where it counted")
 	for _, kind := range []history.EventType{history.WindowOpened, history.WindowClosing, history.WindowClosed, history.GateWaiting} {
 		assert.True(t, windows[kind], kind)
 	}
