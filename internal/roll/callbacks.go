@@ -2,6 +2,7 @@ package roll
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,14 +136,15 @@ func (s *server) reaches(ctx context.Context, one callee) (bool, error) {
 	if _, err := s.clients.CoreV1().Services(one.namespace).Get(ctx, one.name, metav1.GetOptions{}); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
-	code := 0
-	result := s.clients.CoreV1().RESTClient().Get().AbsPath(one.path()).Do(ctx).StatusCode(&code)
-	switch code {
-	case 0:
-		return false, result.Error() // The API server itself gave no answer.
-	case http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout:
-		return false, nil
-	default:
+	err := s.clients.CoreV1().RESTClient().Get().AbsPath(one.path()).Do(ctx).Error()
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
 		return true, nil
+	case !errors.As(err, &status):
+		return false, err // The API server itself gave no answer.
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "services/proxy"):
+		return false, err // It is the API server that forbids it, and the webhook was not asked.
 	}
+	return !slices.Contains([]int32{http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout}, status.Status().Code), nil
 }
