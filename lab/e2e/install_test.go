@@ -61,6 +61,13 @@ func (w *world) emptyClusterGetsItsEndpoint(ctx context.Context) {
 		if done, _, _ := unstructured.NestedBool(fields(u), "status", "initialization", "provisioned"); !done {
 			return errors.New("it has no endpoint yet")
 		}
+		// Cluster API copies it, and what an upgrade leaves alone is compared with what was there before.
+		if u, err = w.get(ctx, namespace, "clusters.cluster.x-k8s.io", cluster); err != nil {
+			return err
+		}
+		if host, _, _ := unstructured.NestedString(fields(u), "spec", "controlPlaneEndpoint", "host"); host == "" {
+			return errors.New("the Cluster has no endpoint yet")
+		}
 		return nil
 	})
 }
