@@ -143,8 +143,13 @@ func (s *server) reaches(ctx context.Context, one callee) (bool, error) {
 		return true, nil
 	case !errors.As(err, &status):
 		return false, err // The API server itself gave no answer.
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "services/proxy"):
-		return false, err // It is the API server that forbids it, and the webhook was not asked.
+	}
+	// The API server's own word names what it is about: who may not ask, or a Service that nobody stands behind.
+	if about := status.Status().Details; about != nil && (about.Kind == "services" || about.Kind == "endpoints") {
+		if apierrors.IsForbidden(err) {
+			return false, err
+		}
+		return false, nil
 	}
 	return !slices.Contains([]int32{http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout}, status.Status().Code), nil
 }

@@ -44,7 +44,7 @@ func answering(t *testing.T, services map[string]func() int) *server {
 				{Webhooks: config(to("shop", "guard", nil), to("shop", "guard", new(int32(443))), admissionv1.WebhookClientConfig{URL: new("https://policy.example.com/v1?token=SECRET")})},
 			}}
 		case strings.HasSuffix(path, "/mutatingwebhookconfigurations"):
-			answer = admissionv1.MutatingWebhookConfigurationList{Items: []admissionv1.MutatingWebhookConfiguration{{Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: to("shop", "gone", nil)}}}}}
+			answer = admissionv1.MutatingWebhookConfigurationList{Items: []admissionv1.MutatingWebhookConfiguration{{Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: to("shop", "gone", nil)}, {ClientConfig: to("shop", "empty", nil)}}}}}
 		case strings.HasSuffix(path, "/customresourcedefinitions"):
 			answer = apiextensionsv1.CustomResourceDefinitionList{Items: []apiextensionsv1.CustomResourceDefinition{{}, {Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 				Conversion: &apiextensionsv1.CustomResourceConversion{Webhook: &apiextensionsv1.WebhookConversion{ClientConfig: &apiextensionsv1.WebhookClientConfig{
@@ -53,6 +53,11 @@ func answering(t *testing.T, services map[string]func() int) *server {
 			}}}}
 		case strings.HasSuffix(path, "/proxy/"):
 			parts := strings.Split(strings.TrimPrefix(path, "/api/v1/namespaces/"), "/")
+			if parts[2] == "https:empty:443" {
+				w.WriteHeader(http.StatusNotFound)
+				answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Details: &metav1.StatusDetails{Kind: "endpoints", Name: "empty"}}
+				break
+			}
 			// What a webhook says is most often no JSON, and no status of Kubernetes.
 			http.Error(w, "404 page not found", services[parts[0]+"/"+strings.TrimPrefix(parts[2], "https:")]())
 			return
@@ -81,7 +86,7 @@ func answering(t *testing.T, services map[string]func() int) *server {
 func TestTheNewServerHasToReachWebhooks(t *testing.T) {
 	t.Parallel()
 	always := func(code int) func() int { return func() int { return code } }
-	before := answering(t, map[string]func() int{"shop/guard:443": always(http.StatusNotFound), "backup/converter:9443": always(http.StatusServiceUnavailable)})
+	before := answering(t, map[string]func() int{"shop/empty:443": nil, "shop/guard:443": always(http.StatusNotFound), "backup/converter:9443": always(http.StatusServiceUnavailable)})
 	for name, test := range map[string]struct {
 		silent int64 // so many questions
 		says   string
@@ -119,7 +124,7 @@ func TestTheNewServerHasToReachWebhooks(t *testing.T) {
 			assert.Equal(t, test.silent+1, asked.Load())
 			assert.Equal(t, []string{
 				"both API servers reach the webhooks shop/guard:443",
-				"webhooks that were not compared, because the old API server does not reach them either, or they are outside of the cluster: backup/converter:9443, shop/gone:443, policy.example.com",
+				"webhooks that were not compared, because the old API server does not reach them either, or they are outside of the cluster: backup/converter:9443, shop/empty:443, shop/gone:443, policy.example.com",
 			}, notes)
 		})
 	}

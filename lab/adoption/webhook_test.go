@@ -30,9 +30,10 @@ func (x *takeover) addWebhook() (served, silent string) {
 	port, err := strconv.Atoi(text)
 	require.NoError(x, err)
 
-	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name}
-	}
+	const namespace = "guards"
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	require.NoError(x, x.inside.Create(x.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	require.NoError(x, x.inside.Create(x.Context(), &corev1.ServiceAccount{ObjectMeta: meta("default")})) // A controller manager would have made it.
 	ready := &corev1.Pod{ObjectMeta: meta("guard"), Spec: corev1.PodSpec{
 		NodeName: x.o.c.Workers[0], AutomountServiceAccountToken: new(false), Containers: []corev1.Container{{Name: "guard", Image: "any"}},
 	}}
@@ -45,7 +46,7 @@ func (x *takeover) addWebhook() (served, silent string) {
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Webhooks: []admissionv1.ValidatingWebhook{{
 				Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionv1.SideEffectClassNone), FailurePolicy: new(admissionv1.Ignore),
-				ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: metav1.NamespaceSystem, Name: name}},
+				ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: namespace, Name: name}},
 				Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: admissionv1.Rule{
 					APIGroups: []string{"nobody.example.com"}, APIVersions: []string{"v1"}, Resources: []string{"nothings"},
 				}}},
@@ -59,5 +60,5 @@ func (x *takeover) addWebhook() (served, silent string) {
 			Ports:     []corev1.EndpointPort{{Port: int32(port)}},
 		}},
 	}))
-	return metav1.NamespaceSystem + "/guard:443", metav1.NamespaceSystem + "/absent:443"
+	return namespace + "/guard:443", namespace + "/absent:443"
 }
