@@ -52,8 +52,22 @@ func addFleetFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "file", "f", "", "file with the fleet")
 }
 
-// readFleet reads a fleet and the playbooks that it names; above are files and values that lie over all of them.
-func readFleet(name string, above, sets []string) (*fleetFile, error) {
+// laid splits the playbooks that flags name, with those of the configuration file and the environment before them: the installation's lie under those that a fleet names, the others over them.
+func (s *session) laid(files []string) (below, above []string) {
+	installed, n := s.installed(), 0
+	for n < len(files) && slices.Contains(installed, files[n]) {
+		n++
+	}
+	return files[:n], files[n:]
+}
+
+// installed are the playbooks of the installation: those of the configuration file and of the environment.
+func (s *session) installed() []string {
+	return slices.Concat(s.config["playbook"], perLine(s.env[envName("playbook")]))
+}
+
+// readFleet reads a fleet and the playbooks that it names; below are files that lie under all of them, above files and values that lie over them.
+func readFleet(name string, below, above, sets []string) (*fleetFile, error) {
 	if name == "" {
 		return nil, usage("-f fleet.yaml", "which fleet? name its file")
 	}
@@ -71,7 +85,7 @@ func readFleet(name string, above, sets []string) (*fleetFile, error) {
 	}
 	f := &fleetFile{Fleet: read, name: name}
 	for i := range read.Spec.Waves {
-		var files []string
+		files := slices.Clone(below)
 		for _, book := range slices.Concat(read.Spec.Playbooks, read.Spec.Waves[i].Playbooks) {
 			if !filepath.IsAbs(book) {
 				book = filepath.Join(filepath.Dir(name), book)
@@ -217,7 +231,7 @@ not meant (exit code 3). Whether its clusters exist is seen by migrate fleet pla
 			if err != nil {
 				return err
 			}
-			f, err := readFleet(file, nil, nil)
+			f, err := readFleet(file, nil, nil, nil)
 			if err != nil {
 				return err
 			}

@@ -402,3 +402,23 @@ func TestAServerThatIsAwayWhenARunBeginsIsAskedAgain(t *testing.T) {
 		stop()
 	}
 }
+
+// TestTheInstallationsPlaybookLiesUnderThoseOfAFleet: what a fleet says of its windows holds over it, and what it closes stays closed.
+func TestTheInstallationsPlaybookLiesUnderThoseOfAFleet(t *testing.T) {
+	t.Parallel()
+	file := fleetOf(t, "  playbooks: [book.yaml]\n  waves: [{name: all, clusters: {all: true}, until: workers}]\n")
+	installation := filepath.Join(filepath.Dir(file), "installation.yaml")
+	require.NoError(t, os.WriteFile(installation, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n  windows:\n    timeZone: Europe/Berlin\n"+
+		"    open: [{name: n, cron: 0 0 * * *, duration: 1h}]\n    closed: [{name: freeze, from: 2026-12-20, to: 2027-01-06}]\n"), 0o600))
+	s := &session{config: map[string][]string{"playbook": {installation}}, env: map[string]string{"MIGRATE_PLAYBOOK": "region.yaml\n"}}
+	below, above := s.laid([]string{installation, "region.yaml", "tonight.yaml"})
+	assert.Equal(t, []string{installation, "region.yaml"}, below)
+	assert.Equal(t, []string{"tonight.yaml"}, above)
+
+	f, err := readFleet(file, []string{installation}, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{installation, filepath.Join(filepath.Dir(file), "book.yaml")}, f.files[0])
+	assert.Equal(t, "UTC", f.books[0].Spec.Windows.TimeZone, "the fleet's own playbook says so")
+	require.Len(t, f.books[0].Spec.Windows.Closed, 1)
+	assert.Equal(t, "freeze", f.books[0].Spec.Windows.Closed[0].Name)
+}

@@ -61,7 +61,8 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
-	f, err := readFleet(o.file, o.examine.bookFiles, o.examine.sets)
+	below, above := s.laid(o.examine.bookFiles)
+	f, err := readFleet(o.file, below, above, o.examine.sets)
 	if err != nil {
 		return err
 	}

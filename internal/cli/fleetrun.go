@@ -161,7 +161,8 @@ func (s *session) demands(books []*playbook.Effective) (map[string][]string, err
 //  4. run clusters until nothing begins any more,
 //  5. render the report.
 func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
-	f, err := readFleet(o.file, o.run.examine.bookFiles, o.run.examine.sets)
+	below, above := s.laid(o.run.examine.bookFiles)
+	f, err := readFleet(o.file, below, above, o.run.examine.sets)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
-	f, err := readFleet(o.file, nil, nil)
+	f, err := readFleet(o.file, s.installed(), nil, nil)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 			if err != nil {
 				return err
 			}
-			f, err := readFleet(file, nil, nil)
+			f, err := readFleet(file, nil, nil, nil)
 			if err != nil {
 				return err
 			}

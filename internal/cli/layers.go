@@ -74,6 +74,11 @@ func variable(env map[string]string, flag *pflag.Flag) []string {
 	if value == "" || !isList(flag) {
 		return slices.DeleteFunc([]string{value}, func(v string) bool { return v == "" })
 	}
+	return perLine(value)
+}
+
+// perLine are the entries of a list in a variable.
+func perLine(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return r == '\n' })
 }
 
