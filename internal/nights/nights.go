@@ -242,7 +242,9 @@ func (in Input) need(approvals []plan.Approval, steps []migrate.Foreseen) {
 	for _, p := range in.graph() {
 		at := func(gate string, is func(migrate.Foreseen) bool) {
 			term := terms[gate]
-			a := slices.IndexFunc(approvals, func(a plan.Approval) bool { return a.Gate == gate && a.Before == p.Name && (a.Until != nil || a.By == "" && term > 0) })
+			a := slices.IndexFunc(approvals, func(a plan.Approval) bool {
+				return a.Gate == gate && a.Before == p.Name && (a.Until != nil || a.By == "" && term > 0)
+			})
 			s := slices.IndexFunc(steps, is)
 			if a < 0 || s < 0 {
 				return
