@@ -51,13 +51,15 @@ func TestClusterIsOneThatMayBeMigrated(t *testing.T) {
 		assert.NotContains(t, []finding.Severity{finding.Block, finding.Error}, f.Severity, "%s %s: %s", f.ID, f.Path, f.Message)
 	}
 
+	replacements, err := result.Replacements(picture)
+	require.NoError(t, err)
 	source := world.Source(t)
 	fleet, err := source.Fleet(t.Context())
 	require.NoError(t, err)
 	authority, err := pki.Files{Certificate: c.CACertFile, Key: c.CAKeyFile}.Load(t.Context())
 	require.NoError(t, err)
 	facts, err := check.Gather(t.Context(), world.Client, check.Facts{
-		Cluster: picture, Fleet: fleet, Now: time.Now(), Source: "test", Tool: "test", CA: authority, Translated: true, Translation: result.Findings,
+		Cluster: picture, Fleet: fleet, Now: time.Now(), Source: "test", Tool: "test", CA: authority, Translated: true, Translation: result.Findings, Replacements: replacements,
 		EtcdUnread: "nothing listens under etcd's name",
 	})
 	require.NoError(t, err)
