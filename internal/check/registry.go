@@ -702,10 +702,10 @@ func Registry() []Check {
 		},
 		{
 			ID: "CHK-NODE-012", Category: categoryNodes, Title: "every pod finds a new node by its labels", Short: "no such node", Severity: Warn, Needs: []Fact{Running, Successors}, Beyond: true,
-			Hint:  "ask the owners to choose by labels that new nodes have too, for example node-role.kubernetes.io/control-plane or node.kubernetes.io/worker, before the first node is replaced",
+			Hint:  "ask the owners to choose by labels that new nodes have too, for example node.kubernetes.io/master or node.kubernetes.io/worker, which both have, before the first node is replaced",
 			Looks: "Pods that a controller makes again, their node selector and what their affinity requires, against the labels of the nodes to come.",
 			Why:   "A pod that no new node suits stays Pending once the last old one is gone, without an error anywhere. New control planes do not have role=master, no new node has kubernetes.io/role, and labels that somebody put on a Node go with it.",
-			Fix:   "Change the selector in the pod template while old nodes still match both, or put the label into the KVMClusterConfig, from where new workers get it.",
+			Fix:   "Change the selector in the pod template to a label that old and new nodes have (node.kubernetes.io/master, node.kubernetes.io/worker): one that only new nodes have, as node-role.kubernetes.io/control-plane, leaves the pod Pending until then. Or put the label into the KVMClusterConfig, from where new workers get it.",
 			run:   finds,
 		},
 		{
