@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -197,6 +198,8 @@ func running(pod *corev1.Pod) bool {
 // bind chooses the first host with the pod's role and without a pod of its
 // cluster. Clusters of one organization have their machines in one namespace:
 // those of another, which may stay for as long as the world does, are in nobody's way.
+// Machines of the provider share a host if they have to, as one does whose
+// directories are where another machine has come to meanwhile; legacy machines never do.
 func (k *kubelet) bind(ctx context.Context, pod *corev1.Pod) error {
 	siblings := labels.Everything()
 	if cluster, ok := pod.Labels[clusterv1.ClusterNameLabel]; ok {
@@ -214,22 +217,25 @@ func (k *kubelet) bind(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	chosen := ""
+	var free, shared []string
 	for _, host := range hosts {
-		fits := !taken[host.Name] && (chosen == "" || host.Name < chosen)
-		for key, value := range pod.Spec.NodeSelector {
-			fits = fits && host.Labels[key] == value
-		}
-		if fits {
-			chosen = host.Name
+		switch {
+		case !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(host.Labels)):
+		case !taken[host.Name]:
+			free = append(free, host.Name)
+		case pod.Labels[infrav1.MachineLabel] != "":
+			shared = append(shared, host.Name)
 		}
 	}
-	if chosen == "" {
+	slices.Sort(free)
+	slices.Sort(shared)
+	fit := slices.Concat(free, shared)
+	if len(fit) == 0 {
 		return errors.New("there is no host left for it")
 	}
 	return k.client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: chosen},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: fit[0]},
 	}, metav1.CreateOptions{})
 }
 

@@ -35,6 +35,10 @@ const (
 	volumeShare     = "share-"
 
 	kindMachine = "KVMMachine"
+
+	// How much the scheduler minds machines of a cluster on one host, of 100.
+	weightOfMachines      = 50
+	weightOfControlPlanes = 100
 )
 
 // Labels of everything that belongs to one machine.
@@ -137,9 +141,9 @@ func tolerations() []corev1.Toleration {
 	}
 }
 
-// affinityOf places the machine: into its failure domain if it has one, and control planes apart from each other where possible.
+// affinityOf places the machine: into its failure domain if it has one, and apart from the cluster's other machines.
 func affinityOf(in *Input) (*corev1.Affinity, error) {
-	affinity := &corev1.Affinity{}
+	affinity := &corev1.Affinity{PodAntiAffinity: apart(in)}
 	if domain := in.Owner.Spec.FailureDomain; domain != "" {
 		if in.FailureDomainLabel == "" {
 			return nil, invalid("the Machine wants failure domain %q, but the KVMCluster's spec.failureDomainLabel is empty: "+
@@ -151,22 +155,27 @@ func affinityOf(in *Input) (*corev1.Affinity, error) {
 			}}}},
 		}}
 	}
-	if in.Role() == contract.RoleControlPlane {
-		affinity.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
-			Weight: 100,
-			PodAffinityTerm: corev1.PodAffinityTerm{
-				TopologyKey: corev1.LabelHostname,
-				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
-					clusterv1.ClusterNameLabel: in.Cluster.Name,
-					infrav1.RoleLabel:          string(contract.RoleControlPlane),
-				}},
-			},
-		}}}
-	}
-	if affinity.NodeAffinity == nil && affinity.PodAntiAffinity == nil {
-		return nil, nil //nolint:nilnil // no affinity is an ordinary answer
-	}
 	return affinity, nil
+}
+
+// apart keeps a host from holding two machines of a cluster while another has room: the scheduler spreads pods by itself only for Services and sets of replicas, and machines belong to
+// neither. Legacy machines never share a host, and that a machine waits for a host of its own they pay for; here a full management cluster still gets its machines.
+// Two control planes on one host weigh more than anything else, for with it etcd may lose its majority.
+func apart(in *Input) *corev1.PodAntiAffinity {
+	ofCluster := map[string]string{clusterv1.ClusterNameLabel: in.Cluster.Name}
+	anti := &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+		Weight:          weightOfMachines,
+		PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: ofCluster}},
+	}}}
+	if in.Role() == contract.RoleControlPlane {
+		peers := maps.Clone(ofCluster)
+		peers[infrav1.RoleLabel] = string(contract.RoleControlPlane)
+		anti.PreferredDuringSchedulingIgnoredDuringExecution = append(anti.PreferredDuringSchedulingIgnoredDuringExecution, corev1.WeightedPodAffinityTerm{
+			Weight:          weightOfControlPlanes,
+			PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: peers}},
+		})
+	}
+	return anti
 }
 
 // volumesOf lists the volumes and where the launcher finds them.
