@@ -9,12 +9,16 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// atATime is for how many webhooks an API server is asked at the same time: they are few, and the API server has others to answer.
+const atATime = 8
 
 // callee is a Service that the API server calls when it is asked for something.
 type callee struct {
@@ -41,39 +45,44 @@ func (c *Roller) compareCallbacks(ctx context.Context, s *servers) error {
 	if err != nil {
 		return fmt.Errorf("looking for webhooks: %w", err)
 	}
-	var before, silent []string
-	awaited := callees[:0]
-	for _, one := range callees {
-		reached := false
-		if err := s.patiently(ctx, func(ctx context.Context) (err error) { reached, err = s.before.reaches(ctx, one); return err }); err != nil {
-			return fmt.Errorf("asking the old API server for webhook %s: %w", one, err)
-		}
-		if !reached {
-			silent = append(silent, one.String())
-			continue
-		}
-		awaited, before = append(awaited, one), append(before, one.String())
+	var awaited, silent []callee
+	err = s.patiently(ctx, func(ctx context.Context) (err error) {
+		awaited, silent, err = s.before.reached(ctx, callees)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("asking the old API server for webhooks: %w", err)
 	}
-	for _, one := range awaited {
-		err := c.poll(ctx, func(ctx context.Context) (string, error) {
-			reached, err := s.after.reaches(ctx, one)
-			if err != nil || reached {
-				return "", err
-			}
-			return "the new API server to reach the webhook behind Service " + one.String(), nil
-		})
-		if err != nil {
-			return err
+	missing := awaited
+	err = c.poll(ctx, func(ctx context.Context) (string, error) {
+		_, still, err := s.after.reached(ctx, missing)
+		if err != nil || len(still) == 0 {
+			return "", err
 		}
+		missing = still
+		return "the new API server to reach the webhooks behind the Services " + services(still), nil
+	})
+	if err != nil {
+		return err
 	}
-	if len(before) > 0 {
-		s.note("both API servers reach the webhooks %s", strings.Join(before, ", "))
+	if len(awaited) > 0 {
+		s.note("both API servers reach the webhooks %s", services(awaited))
 	}
-	if left := slices.Concat(silent, outside); len(left) > 0 {
+	if left := slices.Concat(serviceNames(silent), outside); len(left) > 0 {
 		s.note("webhooks that were not compared, because the old API server does not reach them either, or they are outside of the cluster: %s", strings.Join(left, ", "))
 	}
 	return nil
 }
+
+func serviceNames(of []callee) []string {
+	out := make([]string, 0, len(of))
+	for _, one := range of {
+		out = append(out, one.String())
+	}
+	return out
+}
+
+func services(of []callee) string { return strings.Join(serviceNames(of), ", ") }
 
 // callbacks are the Services of admission webhooks and of conversions, and the addresses of those that are no Services; both sorted.
 func (s *server) callbacks(ctx context.Context) (callees []callee, outside []string, err error) {
@@ -128,6 +137,33 @@ func whereTo(address string) string {
 		return "an address that is none"
 	}
 	return parsed.Host
+}
+
+// reached asks the API server for several Services, some at a time: one that swallows connections keeps it for as long as it dials. It tells which it reaches and which not, in the order
+// asked.
+func (s *server) reached(ctx context.Context, callees []callee) (reached, silent []callee, err error) {
+	answers := make([]bool, len(callees))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atATime)
+	for i, one := range callees {
+		group.Go(func() (err error) {
+			if answers[i], err = s.reaches(ctx, one); err != nil {
+				return fmt.Errorf("asking for webhook %s: %w", one, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for i, one := range callees {
+		if answers[i] {
+			reached = append(reached, one)
+		} else {
+			silent = append(silent, one)
+		}
+	}
+	return reached, silent, nil
 }
 
 // reaches tells whether the API server gets any answer from a Service. Its own word for none is 503, and 502 or 504 from what lies in between (Kubernetes,

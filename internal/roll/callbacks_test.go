@@ -93,7 +93,7 @@ func TestTheNewServerHasToReachWebhooks(t *testing.T) {
 	}{
 		"at once":       {0, ""},
 		"after a while": {5, ""},
-		"never":         {1 << 40, "waiting for the new API server to reach the webhook behind Service shop/guard:443"},
+		"never":         {1 << 40, "waiting for the new API server to reach the webhooks behind the Services shop/guard:443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,4 +128,19 @@ func TestTheNewServerHasToReachWebhooks(t *testing.T) {
 			}, notes)
 		})
 	}
+}
+
+// TestWebhooksAreAskedTogether: one that swallows connections must not keep the others waiting.
+func TestWebhooksAreAskedTogether(t *testing.T) {
+	t.Parallel()
+	other := make(chan struct{})
+	s := answering(t, map[string]func() int{
+		"shop/first:443":  func() int { <-other; return http.StatusServiceUnavailable },
+		"shop/second:443": func() int { close(other); return http.StatusBadRequest },
+	})
+	first, second := callee{"shop", "first", 443}, callee{"shop", "second", 443}
+	reached, silent, err := s.reached(t.Context(), []callee{first, second})
+	require.NoError(t, err)
+	assert.Equal(t, []callee{second}, reached)
+	assert.Equal(t, []callee{first}, silent)
 }
