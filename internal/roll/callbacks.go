@@ -148,7 +148,7 @@ func (s *server) reached(ctx context.Context, callees []callee) (reached, silent
 	for i, one := range callees {
 		group.Go(func() (err error) {
 			if answers[i], err = s.reaches(ctx, one); err != nil {
-				return fmt.Errorf("asking for webhook %s: %w", one, err)
+				return fmt.Errorf("webhook %s: %w", one, err)
 			}
 			return nil
 		})

@@ -159,7 +159,7 @@ func affinityOf(in *Input) (*corev1.Affinity, error) {
 }
 
 // apart keeps a host from holding two machines of a cluster while another has room: the scheduler spreads pods by itself only for Services and sets of replicas, and machines belong to
-// neither. Legacy machines never share a host, and that a machine waits for a host of its own they pay for; here a full management cluster still gets its machines.
+// neither. Legacy machines never share a host, and wait where each has one already; these rather share than wait.
 // Two control planes on one host weigh more than anything else, for with it etcd may lose its majority.
 func apart(in *Input) *corev1.PodAntiAffinity {
 	ofCluster := map[string]string{clusterv1.ClusterNameLabel: in.Cluster.Name}
