@@ -70,7 +70,7 @@ generate: $(TOOLS)/controller-gen ## write generated files: deep copies, CRDs, f
 	$(TOOLS)/controller-gen crd paths=./api/v1beta2/... output:crd:dir=config/crd/bases
 	$(TOOLS)/controller-gen crd paths=./api/migration/... output:crd:dir=config/crd/migration
 	go run ./hack/fixtures
-	go test ./internal/check ./internal/cli ./internal/report ./internal/translate ./hack/docs -update
+	go test ./internal/check ./internal/cli ./internal/controller/vmpod ./internal/report ./internal/translate ./internal/vm/qemu ./internal/vm/seed ./hack/docs -update
 
 .PHONY: verify
 verify: $(TOOLS)/controller-gen ## fail when a generated file is not what its source says

@@ -36,11 +36,21 @@ type examineFlags struct {
 
 	targetNamespace, kubernetesVersion, image, imageRepository string
 
+	bookFlags
+}
+
+// bookFlags name a playbook.
+type bookFlags struct {
 	// bookFiles are the files of a playbook, and sets single values of it.
 	bookFiles, sets []string
 }
 
-func (f *examineFlags) hasBook() bool { return len(f.bookFiles)+len(f.sets) > 0 }
+func (f *bookFlags) hasBook() bool { return len(f.bookFiles)+len(f.sets) > 0 }
+
+func (f *bookFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.bookFiles, "playbook", nil, "file with a playbook: what was answered and accepted and, for a run, windows, soak times and order; repeatable, later ones over earlier ones, and flags over both")
+	cmd.Flags().StringArrayVar(&f.sets, "set", nil, "one value of the playbook: spec.soak.perWorker=5m; repeatable")
+}
 
 func (f *examineFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -49,8 +59,7 @@ func (f *examineFlags) addTo(cmd *cobra.Command) {
 	flags.StringVar(&f.caSecret, "ca-secret", "", "Secret [NAMESPACE/]NAME of the management cluster with the CA's key pair")
 	flags.StringVar(&f.caVault, "ca-vault", "", "path of Vault with the CA's key pair, for example pki-{cluster}/gimmeallyourlovin; VAULT_ADDR and VAULT_TOKEN say where")
 	flags.StringVar(&f.decisions, "decisions", "", "file with answers to open decisions (kind Decisions)")
-	flags.StringArrayVar(&f.bookFiles, "playbook", nil, "file with a playbook: what was answered and accepted and, for a run, windows, soak times and order; repeatable, later ones over earlier ones, and flags over both")
-	flags.StringArrayVar(&f.sets, "set", nil, "one value of the playbook: spec.soak.perWorker=5m; repeatable")
+	f.bookFlags.addTo(cmd)
 	flags.StringArrayVar(&f.accept, "accept", nil, "let a check warn instead of block: ID=REASON; repeatable")
 	flags.StringVar(&f.acceptUntil, "accept-until", "", "when the acceptances end: 2026-12-31 or 2026-12-31T18:00:00Z (default: with the plan)")
 	flags.StringVar(&f.targetNamespace, "target-namespace", "", "namespace of the Cluster API objects (default: org-<organization>)")

@@ -66,8 +66,18 @@ func (s *session) installed() []string {
 	return slices.Concat(s.config["playbook"], perLine(s.env[envName("playbook")]))
 }
 
-// readFleet reads a fleet and the playbooks that it names; below are files that lie under all of them, above files and values that lie over them.
-func readFleet(name string, below, above, sets []string) (*fleetFile, error) {
+// readFleet reads a fleet, and the playbooks of its waves with those that flags name.
+func (s *session) readFleet(name string, flags bookFlags) (*fleetFile, error) {
+	f, err := readFleetFile(name)
+	if err != nil {
+		return nil, err
+	}
+	below, above := s.laid(flags.bookFiles)
+	return f, f.readBooks(below, above, flags.sets)
+}
+
+// readFleetFile reads a fleet without its playbooks.
+func readFleetFile(name string) (*fleetFile, error) {
 	if name == "" {
 		return nil, usage("-f fleet.yaml", "which fleet? name its file")
 	}
@@ -83,23 +93,27 @@ func readFleet(name string, below, above, sets []string) (*fleetFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fleetFile{Fleet: read, name: name}
-	for i := range read.Spec.Waves {
+	return &fleetFile{Fleet: read, name: name}, nil
+}
+
+// readBooks reads the playbook of every wave; below are files that lie under all of them, above files and values that lie over them.
+func (f *fleetFile) readBooks(below, above, sets []string) error {
+	for i := range f.Spec.Waves {
 		files := slices.Clone(below)
-		for _, book := range slices.Concat(read.Spec.Playbooks, read.Spec.Waves[i].Playbooks) {
+		for _, book := range slices.Concat(f.Spec.Playbooks, f.Spec.Waves[i].Playbooks) {
 			if !filepath.IsAbs(book) {
-				book = filepath.Join(filepath.Dir(name), book)
+				book = filepath.Join(filepath.Dir(f.name), book)
 			}
 			files = append(files, book)
 		}
 		files = append(files, above...)
 		book, err := readBook(files, sets)
 		if err != nil {
-			return nil, fmt.Errorf("the playbooks of wave %s: %w", read.Spec.Waves[i].Name, err)
+			return fmt.Errorf("the playbooks of wave %s: %w", f.Spec.Waves[i].Name, err)
 		}
 		f.books, f.files = append(f.books, book), append(f.files, files)
 	}
-	return f, nil
+	return nil
 }
 
 // roster finds the clusters of every wave, and the windows that they wait for.
@@ -218,20 +232,21 @@ func (f *fleetFile) key() client.ObjectKey {
 
 func (s *session) fleetLintCommand() *cobra.Command {
 	var file string
+	var books bookFlags
 	var outs outputs
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE",
 		Short: "Find mistakes in a fleet and in the playbooks it names",
-		Long: `Reads a fleet and the playbooks of its waves, and reports everything that is wrong with its line and column (exit code 64), and what is allowed and most likely
+		Long: `Reads a fleet and the playbooks of its waves, over those of the installation, and reports everything that is wrong with its line and column (exit code 64), and what is allowed and most likely
 not meant (exit code 3). Whether its clusters exist is seen by migrate fleet plan.`,
-		Example: "  migrate fleet lint -f fleet.yaml",
+		Example: "  migrate fleet lint -f fleet.yaml\n  migrate fleet lint -f fleet.yaml --playbook tonight.yaml -o json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			resolved, err := outs.resolved(plainFormats())
 			if err != nil {
 				return err
 			}
-			f, err := readFleet(file, nil, nil, nil)
+			f, err := s.readFleet(file, books)
 			if err != nil {
 				return err
 			}
@@ -253,6 +268,7 @@ not meant (exit code 3). Whether its clusters exist is seen by migrate fleet pla
 		},
 	}
 	addFleetFlag(cmd, &file)
+	books.addTo(cmd)
 	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }

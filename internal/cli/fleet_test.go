@@ -415,10 +415,41 @@ func TestTheInstallationsPlaybookLiesUnderThoseOfAFleet(t *testing.T) {
 	assert.Equal(t, []string{installation, "region.yaml"}, below)
 	assert.Equal(t, []string{"tonight.yaml"}, above)
 
-	f, err := readFleet(file, []string{installation}, nil, nil)
+	f, err := s.readFleet(file, bookFlags{bookFiles: []string{installation}})
 	require.NoError(t, err)
 	assert.Equal(t, []string{installation, filepath.Join(filepath.Dir(file), "book.yaml")}, f.files[0])
 	assert.Equal(t, "UTC", f.books[0].Spec.Windows.TimeZone, "the fleet's own playbook says so")
 	require.Len(t, f.books[0].Spec.Windows.Closed, 1)
 	assert.Equal(t, "freeze", f.books[0].Spec.Windows.Closed[0].Name)
+}
+
+// TestEveryFleetCommandKnowsTheInstallationsPlaybook: a fleet may leave to it what a playbook has to say; a hold reads none, it is for emergencies.
+func TestEveryFleetCommandKnowsTheInstallationsPlaybook(t *testing.T) {
+	t.Parallel()
+	file := fleetOf(t, "  playbooks: [open.yaml]\n  waves: [{name: all, clusters: {all: true}, until: workers}]\n")
+	dir := filepath.Dir(file)
+	for name, spec := range map[string]string{
+		"open.yaml":         "windows: {open: [{name: n, cron: 0 0 * * *, duration: 4h}]}",
+		"installation.yaml": "windows: {timeZone: Europe/Berlin}",
+		"never.yaml":        "windows: {closed: [{name: freeze, from: 2020-01-01, to: 2099-01-01}]}",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {"+spec+"}\n"), 0o600))
+	}
+	installed := App{Environ: []string{"MIGRATE_PLAYBOOK=" + filepath.Join(dir, "installation.yaml")}}
+
+	got := run(t, "fleet", "lint", "-f", file)
+	assert.Equal(t, CodeUsage, got.code, got.stdout+got.stderr)
+	assert.Contains(t, got.stderr, "timeZone", "of the fleet's own playbook alone")
+	got = runApp(t, installed, "fleet", "lint", "-f", file)
+	assert.Equal(t, CodeOK, got.code, got.stdout+got.stderr)
+	got = runApp(t, installed, "fleet", "lint", "-f", file, "--playbook", filepath.Join(dir, "never.yaml"))
+	assert.Equal(t, CodeBlocked, got.code, got.stdout+got.stderr)
+	assert.Contains(t, got.stdout, "wave all: spec.windows: nothing opens")
+
+	got = run(t, "fleet", "status", "-f", file)
+	assert.Contains(t, got.stderr, "timeZone")
+	got = runApp(t, installed, "fleet", "status", "-f", file)
+	assert.NotContains(t, got.stderr, "timeZone")
+	got = run(t, "fleet", "hold", "-f", file, "--reason", "x")
+	assert.NotContains(t, got.stderr, "timeZone")
 }

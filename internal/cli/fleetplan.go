@@ -61,8 +61,7 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
-	below, above := s.laid(o.examine.bookFiles)
-	f, err := readFleet(o.file, below, above, o.examine.sets)
+	f, err := s.readFleet(o.file, o.examine.bookFlags)
 	if err != nil {
 		return err
 	}

@@ -161,8 +161,7 @@ func (s *session) demands(books []*playbook.Effective) (map[string][]string, err
 //  4. run clusters until nothing begins any more,
 //  5. render the report.
 func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
-	below, above := s.laid(o.run.examine.bookFiles)
-	f, err := readFleet(o.file, below, above, o.run.examine.sets)
+	f, err := s.readFleet(o.file, o.run.examine.bookFlags)
 	if err != nil {
 		return err
 	}

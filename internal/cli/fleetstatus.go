@@ -21,6 +21,7 @@ import (
 
 type fleetStatusOptions struct {
 	file    string
+	books   bookFlags
 	outputs outputs
 	view    rendering
 	watch   bool
@@ -38,6 +39,7 @@ legacy clusters. With --watch it is shown again whenever a migration changes.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return s.fleetStatus(cmd.Context(), o) },
 	}
 	addFleetFlag(cmd, &o.file)
+	o.books.addTo(cmd)
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "show every change until Ctrl-C")
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindFleetReport))
 	cmd.Flags().BoolVar(&o.view.full, "full", false, "show every column, and whole messages")
@@ -54,7 +56,7 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
-	f, err := readFleet(o.file, s.installed(), nil, nil)
+	f, err := s.readFleet(o.file, o.books)
 	if err != nil {
 		return err
 	}
@@ -180,7 +182,7 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 			if err != nil {
 				return err
 			}
-			f, err := readFleet(file, nil, nil, nil)
+			f, err := readFleetFile(file) // a hold is for emergencies: what playbooks say must not keep it from holding
 			if err != nil {
 				return err
 			}

@@ -598,9 +598,9 @@ func TestARunFollowsThePlaybookOfTheLastOne(t *testing.T) {
 		refused bool
 	}{
 		"typed by heart":             {runOptions{}, "weekend", true},
-		"a value alone":              {runOptions{book: built, examine: examineFlags{sets: []string{"spec.soak.perWorker=1m"}}}, "weekend", true},
+		"a value alone":              {runOptions{book: built, examine: examineFlags{bookFlags: bookFlags{sets: []string{"spec.soak.perWorker=1m"}}}}, "weekend", true},
 		"a fleet without a playbook": {runOptions{book: built}, "weekend", true},
-		"a playbook":                 {runOptions{book: built, examine: examineFlags{bookFiles: []string{"night.yaml"}}}, "weekend", false},
+		"a playbook":                 {runOptions{book: built, examine: examineFlags{bookFlags: bookFlags{bookFiles: []string{"night.yaml"}}}}, "weekend", false},
 		"left":                       {runOptions{noBook: true}, "weekend", false},
 		"back":                       {runOptions{back: true}, "weekend", false},
 		"the last run followed none": {runOptions{}, "", false},
