@@ -299,13 +299,6 @@ func markdownStory(w io.Writer, s *story, o Options) error {
 		m.blank()
 		m.line(prose(strings.Join(s.Lead, " ")))
 	}
-	for _, ph := range s.Phases {
-		m.heading(strconv.Itoa(ph.Number) + `\. ` + prose(ph.Title))
-		m.line(quotes(prose(strings.Join(ph.Sentences, " ")), o.ASCII))
-		if ph.Estimate != "" {
-			m.line("Time: " + prose(ph.Estimate) + ".")
-		}
-	}
 	m.nights(s.Nights)
 	if len(s.Decisions) > 0 {
 		m.heading("To decide")
@@ -320,18 +313,24 @@ func markdownStory(w io.Writer, s *story, o Options) error {
 			}
 		}
 	}
+	for _, ph := range s.Phases {
+		m.heading(strconv.Itoa(ph.Number) + `\. ` + prose(ph.Title))
+		m.line(quotes(prose(strings.Join(ph.Sentences, " ")), o.ASCII))
+		if r := ph.Return; r != nil {
+			m.blank()
+			m.line(joinNonEmpty(" ", m.symbol(r.Mark)+" **"+prose(r.Mark.Word)+"**.", prose(r.Text)))
+		}
+		if ph.Estimate != "" {
+			m.blank()
+			m.line("Time: " + prose(ph.Estimate) + ".")
+		}
+	}
 	if s.Checks != "" {
 		m.heading("Checks")
 		m.line(s.Checks)
 		m.blank()
 		for _, c := range s.Attention {
 			m.item(m.symbol(c.Mark) + " **" + prose(c.Mark.Word) + "** " + prose(c.Title) + " (" + code(c.ID) + ")")
-		}
-	}
-	if len(s.Rollback) > 0 {
-		m.heading("The way back")
-		for _, r := range s.Rollback {
-			m.item(prose(r.Title) + ": **" + prose(r.Mark.Word) + "**" + map[bool]string{true: ". " + prose(r.Text)}[r.Text != ""])
 		}
 	}
 	foot := newMarkdown(o)

@@ -13,6 +13,8 @@ import (
 
 // nightsView says in which nights a migration would be done. It is made for engineers and, without names, for customers.
 type nightsView struct {
+	// Told tells that it is said in sentences, to a customer.
+	Told bool
 	// Sum is the one sentence to remember, Times says what the times rest on.
 	Sum, Times string
 	// Problem says why it does not fit.
@@ -200,7 +202,7 @@ func tellNights(s, shown *plan.Schedule) *nightsView {
 		return nil
 	}
 	zone := nightZone(s)
-	v := &nightsView{Sum: tellNightSum(s, zone)}
+	v := &nightsView{Told: true, Sum: tellNightSum(s, zone)}
 	if s.Until != "" && s.Until != plan.PhaseFinalize {
 		v.Sum += " What comes behind these nights is agreed on later."
 	}

@@ -32,7 +32,6 @@ type story struct {
 	// Checks says in a sentence how the checks went, Attention lists those that did not pass.
 	Checks    string
 	Attention []storyCheck
-	Rollback  []storyReturn
 	Facts     []fact
 }
 
@@ -41,10 +40,10 @@ type storyPhase struct {
 	Title      string
 	Disruptive bool
 	Final      bool
-	// Short is what the timeline says, Sentences what the text says.
-	Short     string
-	Sentences []string
-	Estimate  string
+	Sentences  []string
+	Estimate   string
+	// Return says whether and how it is taken back; nil of what was done.
+	Return *storyReturn
 }
 
 type storyDecision struct {
@@ -54,8 +53,8 @@ type storyDecision struct {
 
 // storyReturn says whether and how a phase is taken back.
 type storyReturn struct {
-	Title, Text string
-	Mark        mark
+	Text string
+	Mark mark
 }
 
 type storyCheck struct {
@@ -86,12 +85,13 @@ func tellPlan(original *plan.Plan, o Options) *story {
 	if n := len(openDecisions(p.Findings)); n > 0 {
 		s.Lead = append(s.Lead, capital(plural(n, "decision"))+are(n)+" still open.")
 	}
-	for i, ph := range p.Phases {
-		s.Phases = append(s.Phases, tellPhase(i, ph, hasEstimates(p) && (ph.Estimate != nil || p.Schedule == nil)))
-		s.Rollback = append(s.Rollback, tellReturn(i, ph))
-	}
 	// Zones look like references of objects.
 	s.Nights = tellNights(visible(original, o).Schedule, p.Schedule)
+	moved := false
+	for i, ph := range p.Phases {
+		s.Phases = append(s.Phases, tellPhase(i, ph, p, !moved))
+		moved = moved || ph.Disruptive
+	}
 	s.decide(p.Findings)
 	s.check(summarise(p.Checks), p.Checks)
 	if p.Status.HasChanges && !p.Status.Applyable {
@@ -119,35 +119,36 @@ func subjects(p *plan.Plan, action plan.Action) int {
 	return len(seen)
 }
 
-func tellPhase(i int, ph plan.Phase, estimates bool) storyPhase {
+// tellPhase tells one phase of a plan; first tells that none before it moves workloads.
+func tellPhase(i int, ph plan.Phase, p *plan.Plan, first bool) storyPhase {
 	out := storyPhase{
 		Number: i + 1, Title: cmp.Or(ph.Title, ph.Name), Disruptive: ph.Disruptive,
-		Final: ph.PointOfNoReturn != "",
+		Final: ph.PointOfNoReturn != "", Return: tellReturn(ph),
 	}
 	if ph.Effect != "" {
 		out.Sentences = append(out.Sentences, sentence(ph.Effect))
 	}
-	out.Short = "Workloads stay where they are"
 	if ph.Disruptive {
-		out.Short = "Workloads move"
-		out.Sentences = append(out.Sentences, "Workloads are moved; this begins only inside the agreed maintenance window, and a node that is begun is brought to its end.")
+		out.Sentences = append(out.Sentences, "Workloads are moved, inside the agreed maintenance window only"+map[bool]string{true: "; a node that is begun is brought to its end.", false: "."}[first])
 	} else {
 		out.Sentences = append(out.Sentences, "Your workloads stay where they are.")
 	}
-	if ph.Gate != "" {
+	if ph.Gate != "" && !agreedInNights(p, ph.Name) {
 		out.Sentences = append(out.Sentences, "It starts only after the approval “"+ph.Gate+"”.")
 	}
-	if ph.PointOfNoReturn != "" {
-		out.Sentences = append(out.Sentences, "Point of no return: "+sentence(ph.PointOfNoReturn))
-	}
-	if estimates {
+	if hasEstimates(p) && (ph.Estimate != nil || p.Schedule == nil) {
 		out.Estimate = estimate(ph.Estimate)
 	}
 	return out
 }
 
-func tellReturn(i int, ph plan.Phase) storyReturn {
-	out := storyReturn{Title: fmt.Sprintf("%d. %s", i+1, cmp.Or(ph.Title, ph.Name)), Text: sentence(ph.Undo), Mark: mark{"✓", "v", "can be taken back", good}}
+// agreedInNights tells that the nights say who has to agree to a phase.
+func agreedInNights(p *plan.Plan, phase string) bool {
+	return p.Schedule != nil && slices.ContainsFunc(p.Schedule.Approvals, func(a plan.Approval) bool { return a.Before == phase })
+}
+
+func tellReturn(ph plan.Phase) *storyReturn {
+	out := &storyReturn{Text: sentence(ph.Undo), Mark: mark{"✓", "v", "can be taken back", good}}
 	switch {
 	case ph.PointOfNoReturn != "":
 		out.Mark = mark{"×", "x", "point of no return", bad}
@@ -206,11 +207,6 @@ func textStory(w io.Writer, s *story, o Options) error {
 		p.blank()
 		p.text("", plain, strings.Join(s.Lead, " "))
 	}
-	for _, ph := range s.Phases {
-		p.blank()
-		p.title(fmt.Sprintf("%d  %s", ph.Number, ph.Title), quiet, ph.Estimate)
-		p.text("   ", plain, quotes(strings.Join(ph.Sentences, " "), o.ASCII))
-	}
 	p.storyNights(s.Nights)
 	if len(s.Decisions) > 0 {
 		p.blank()
@@ -226,19 +222,26 @@ func textStory(w io.Writer, s *story, o Options) error {
 			p.textAfter("    "+p.dot()+" ", quiet, plain, c.Value+": "+c.Effect)
 		}
 	}
+	if len(s.Phases) > 0 {
+		p.blank()
+		p.text("", strong, map[bool]string{true: "What was done", false: "What happens to you"}[s.Past])
+	}
+	for i, ph := range s.Phases {
+		if i > 0 {
+			p.blank()
+		}
+		p.title(fmt.Sprintf("%d  %s", ph.Number, ph.Title), quiet, ph.Estimate)
+		p.text("   ", plain, quotes(strings.Join(ph.Sentences, " "), o.ASCII))
+		if r := ph.Return; r != nil {
+			p.textAfter("   "+p.symbol(r.Mark)+" ", r.Mark.Tone, plain, joinNonEmpty(" ", capital(r.Mark.Word)+".", r.Text))
+		}
+	}
 	if s.Checks != "" {
 		p.blank()
 		p.text("", strong, "Checks")
 		p.text("", plain, s.Checks)
 		for _, c := range s.Attention {
 			p.textAfter("  "+p.symbol(c.Mark)+" "+pad(c.Mark.Word, 6)+" ", c.Mark.Tone, plain, c.Title+" ("+c.ID+")")
-		}
-	}
-	if len(s.Rollback) > 0 {
-		p.blank()
-		p.text("", strong, "The way back")
-		for _, r := range s.Rollback {
-			p.textAfter("  "+p.symbol(r.Mark)+" ", r.Mark.Tone, plain, joinNonEmpty(" ", r.Title+":", r.Mark.Word+".", r.Text))
 		}
 	}
 	p.blank()

@@ -38,6 +38,8 @@ type shown struct {
 	says []string
 	// hides must appear nowhere, not even in the source.
 	hides []string
+	// sheets is how many sheets of A4 it may fill; any number if zero.
+	sheets int
 }
 
 func pages() []shown {
@@ -46,7 +48,11 @@ func pages() []shown {
 		{name: "plan-of-15-nodes", document: "plan-of-15-nodes", says: []string{"Ready to run", "n03q"}},
 		{
 			name: "plan-for-customer", document: "plan", opts: report.Options{Audience: report.Customer}, says: []string{"What will happen to your cluster", "Replace the workers"},
-			hides: []string{"anubis", "192.168.", "172.1", "worker-k3m9a", "spec.cluster", "org-acme", "KVMConfig"},
+			hides: []string{"anubis", "192.168.", "172.1", "worker-k3m9a", "spec.cluster", "org-acme", "KVMConfig"}, sheets: 1,
+		},
+		{
+			name: "plan-of-15-nodes-for-customer", document: "plan-of-15-nodes", opts: report.Options{Audience: report.Customer}, says: []string{"nights are needed"},
+			hides: []string{"anubis", "192.168.", "spec.cluster", "org-acme", "KVMConfig"}, sheets: 1,
 		},
 		{name: "checks", document: "checks", says: []string{"CHK-VM-007", "Control plane"}},
 		{name: "inventory", document: "inventory", says: []string{"al9qy", "Needs work"}},
@@ -302,6 +308,9 @@ func (v *visit) print() {
 	require.NotNil(v.t, box, "no page")
 	assert.Contains(v.t, string(box[1]), "59", "A4 is 595 points wide")
 	assert.Contains(v.t, string(box[2]), "84", "A4 is 842 points high")
+	if v.sheets > 0 {
+		assert.LessOrEqual(v.t, bytes.Count(pdf, []byte("/MediaBox")), v.sheets, "sheets of A4")
+	}
 }
 
 func (v *visit) withoutScript() {
