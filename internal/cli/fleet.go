@@ -155,12 +155,12 @@ func (f *fleetFile) roster(candidates []fleet.Candidate) (*fleet.Roster, error) 
 	return nil, &UsageError{Message: strings.Join(lines, "\n"), Hint: "migrate inventory lists the clusters"}
 }
 
-// candidates are the clusters that waves may select, and where each stands that has begun: those that are legacy still, and those whose migration is all that is left.
-func (s *session) candidates(ctx context.Context, p *place) ([]fleet.Candidate, map[string]fleet.Progress, error) {
+// candidates are the clusters that waves may select, and the migrations of those that have begun: those that are legacy still, and those whose migration is all that is left.
+func (s *session) candidates(ctx context.Context, p *place) ([]fleet.Candidate, []*migrationv1alpha1.ClusterMigration, error) {
 	found := map[string]fleet.Candidate{}
-	known := map[string]fleet.Progress{}
 	if p.live == nil {
-		return s.recorded(ctx, p)
+		recorded, err := s.recorded(ctx, p)
+		return recorded, nil, err
 	}
 	for _, kind := range []string{"KVMClusterConfig", "KVMConfig"} { // Of the second one the labels count for more.
 		list := &metav1.PartialObjectMetadataList{}
@@ -180,18 +180,19 @@ func (s *session) candidates(ctx context.Context, p *place) ([]fleet.Candidate, 
 	if err != nil {
 		return nil, nil, err
 	}
+	var begun []*migrationv1alpha1.ClusterMigration
 	for i := range migrations {
 		m := &migrations[i]
 		if !migrate.Started(m) && m.Status.State == "" {
 			continue
 		}
-		known[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), nil, 1) // The first run of a cluster finds out for itself.
+		begun = append(begun, m)
 		if _, there := found[m.Spec.ClusterID]; !there && migrate.Started(m) {
 			organization := strings.TrimPrefix(m.Namespace, check.TargetNamespace(""))
 			found[m.Spec.ClusterID] = fleet.Candidate{ID: m.Spec.ClusterID, Organization: organization}
 		}
 	}
-	return sorted(found), known, nil
+	return sorted(found), begun, nil
 }
 
 func legacyKind(kind string) schema.GroupVersionKind {
@@ -202,10 +203,10 @@ func legacyKind(kind string) schema.GroupVersionKind {
 }
 
 // recorded are the clusters of a snapshot.
-func (s *session) recorded(ctx context.Context, p *place) ([]fleet.Candidate, map[string]fleet.Progress, error) {
+func (s *session) recorded(ctx context.Context, p *place) ([]fleet.Candidate, error) {
 	ids, err := p.IDs(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	all := make([]fleet.Candidate, len(ids))
 	pool(ctx, len(ids), func(i int) {
@@ -214,7 +215,7 @@ func (s *session) recorded(ctx context.Context, p *place) ([]fleet.Candidate, ma
 			all[i].Organization, all[i].Labels = cluster.Organization, labelsOf(cluster)
 		}
 	})
-	return all, map[string]fleet.Progress{}, ctx.Err()
+	return all, ctx.Err()
 }
 
 func sorted(found map[string]fleet.Candidate) []fleet.Candidate {

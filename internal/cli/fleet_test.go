@@ -334,6 +334,20 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), &outcome{code: CodeBlocked, cause: kube.ErrNoCluster}), "the cause changes no exit code")
 }
 
+// bookOf is a fleet of clusters that stand somewhere.
+func bookOf(t *testing.T, known map[string]fleet.Progress) *fleet.Book {
+	t.Helper()
+	f, err := readFleetFile(fleetOf(t, "  waves: [{name: all, clusters: {all: true}, until: workers}]\n"))
+	require.NoError(t, err)
+	var found []fleet.Candidate
+	for id := range known {
+		found = append(found, fleet.Candidate{ID: id})
+	}
+	r, problems := f.Assign(found)
+	require.Empty(t, problems)
+	return fleet.NewBook(r, &fleet.Record{}, time.Unix(0, 0), known)
+}
+
 // TestAFleetMustNotRestWithAClusterThatMustNot: a timer takes 4 for an ordinary end.
 func TestAFleetMustNotRestWithAClusterThatMustNot(t *testing.T) {
 	t.Parallel()
@@ -342,12 +356,22 @@ func TestAFleetMustNotRestWithAClusterThatMustNot(t *testing.T) {
 	}}
 	w := &fleetWork{o: fleetRunOptions{file: "fleet.yaml"}}
 	assert.Equal(t, []string{"al9qy", "b4n9x"}, report.Exposed())
-	code, message := w.endedFleet(mayRest(fleet.Waits, report.Exposed()), report.Exposed())
+	exposed := restless{exposed: report.Exposed()}
+	code, message := w.endedFleet(exposed.of(fleet.Waits), exposed)
 	assert.Equal(t, CodeDecision, code)
-	assert.Contains(t, message, "al9qy, b4n9x: must not rest")
-	code, _ = w.endedFleet(mayRest(fleet.Waits, nil), nil)
+	assert.Contains(t, message, "al9qy, b4n9x: must not rest, because etcd")
+	code, _ = w.endedFleet(restless{}.of(fleet.Waits), restless{})
 	assert.Equal(t, CodeWaiting, code)
-	assert.Equal(t, fleet.Done, mayRest(fleet.Done, report.Exposed()))
+	assert.Equal(t, fleet.Done, exposed.of(fleet.Done))
+
+	blocked, other := []string{fleet.ClassBlocked}, []string{"check CHK-B-001"}
+	book := bookOf(t, map[string]fleet.Progress{"al9qy": {Standing: fleet.Enough}, "b4n9x": {Standing: fleet.Enough}, "c1x2y": {Standing: fleet.Ready}})
+	stuck := restless{undrained: undrained(book, []fleet.ClusterRun{
+		{Cluster: "al9qy", Classes: other}, {Cluster: "al9qy", Classes: blocked}, {Cluster: "b4n9x", Classes: blocked}, {Cluster: "b4n9x", Classes: other}, {Cluster: "c1x2y", Classes: blocked},
+	})}
+	code, message = w.endedFleet(stuck.of(fleet.Waits), stuck)
+	assert.Equal(t, CodeDecision, code)
+	assert.Contains(t, message, "al9qy: must not rest, because a node is cordoned and does not drain.")
 }
 
 func TestLinesOfSeveralRunsStayWhole(t *testing.T) {

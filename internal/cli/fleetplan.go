@@ -69,7 +69,7 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 	if err != nil {
 		return err
 	}
-	candidates, known, err := s.candidates(ctx, p)
+	candidates, begun, err := s.candidates(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,8 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 	if err != nil {
 		return err
 	}
-	in := fleet.PlanInput{Roster: roster, Known: known, Books: f.books, Now: s.now, Clusters: map[string]fleet.PlannedCluster{}, Shapes: map[string]fleet.Shape{}}
+	by := &standards{file: f, roster: roster}
+	in := fleet.PlanInput{Roster: roster, Known: by.known(begun, s.app.Clock.Now()), Books: f.books, Now: s.now, Clusters: map[string]fleet.PlannedCluster{}, Shapes: map[string]fleet.Shape{}}
 	if err := s.planMembers(ctx, o, f, p, &in); err != nil {
 		return err
 	}

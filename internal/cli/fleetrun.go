@@ -27,7 +27,6 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/observe"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -130,6 +129,7 @@ type fleetWork struct {
 	file    *fleetFile
 	place   *place
 	roster  *fleet.Roster
+	by      *standards
 	change  *kube.Changing
 	lock    *migrate.Lock
 	book    *fleet.Book
@@ -185,6 +185,10 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 	}
 	if w.roster, err = f.roster(candidates); err != nil {
 		return err
+	}
+	w.by = &standards{file: f, roster: w.roster}
+	if o.run.given("control-planes") {
+		w.by.replicas = o.run.controlPlanes
 	}
 	if err := s.confirmFleet(o, w); err != nil {
 		return err
@@ -265,12 +269,12 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 	around.Go(func() { w.watchMigrations(watching, sights) })
 	around.Go(func() { w.watchRecord(watching, sights) })
 	worker := &fleet.Worker{
-		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Look: w.look, Gate: w.lock.Gate,
+		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Look: w.look, Gate: w.gate,
 		Keep: func(ctx context.Context, record *fleet.Record) error {
-			if err := w.lock.Gate(ctx); err != nil {
+			if err := w.gate(ctx); err != nil {
 				return err
 			}
-			return w.saveRecord(ctx, w.change.Client, w.file, record)
+			return later(w.saveRecord(ctx, w.change.Client, w.file, record))
 		},
 	}
 	if w.metrics != nil {
@@ -287,6 +291,17 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 	return w.close(context.WithoutCancel(ctx), outs, began, ending, runs, err)
 }
 
+// gate asks for the fleet's lock.
+func (w *fleetWork) gate(ctx context.Context) error { return later(w.lock.Gate(ctx)) }
+
+// later marks errors that pass by themselves.
+func later(err error) error {
+	if err != nil && migrate.Passes(err) {
+		return fmt.Errorf("%w: %w", err, fleet.ErrLater)
+	}
+	return err
+}
+
 // open reads what others may have changed before the lock was taken: the record, and where every cluster stands.
 func (w *fleetWork) open(ctx context.Context, began time.Time) error {
 	record, err := migrate.LoadFleetRecord(ctx, w.change.Client, w.file.key())
@@ -297,12 +312,12 @@ func (w *fleetWork) open(ctx context.Context, began time.Time) error {
 		record.Release(began, w.who(), w.o.release)
 		w.tell("the hold is ended: %s", w.o.release)
 	}
-	_, known, err := w.candidates(ctx, w.place)
+	_, begun, err := w.candidates(ctx, w.place)
 	if err != nil {
 		return err
 	}
 	before := len(record.Failures)
-	w.book = fleet.NewBook(w.roster, record, began, known)
+	w.book = fleet.NewBook(w.roster, record, began, w.by.known(begun, w.app.Clock.Now()))
 	if w.o.release != "" || len(record.Failures) != before {
 		return w.saveRecord(ctx, w.change.Client, w.file, record)
 	}
@@ -318,9 +333,9 @@ func (w *fleetWork) close(ctx context.Context, outs []output, began time.Time, e
 	if runs == nil {
 		runs = []fleet.ClusterRun{}
 	}
-	exposed := document.Exposed()
-	ending = mayRest(ending, exposed)
-	code, message := w.endedFleet(ending, exposed)
+	restless := restless{exposed: document.Exposed(), undrained: undrained(w.book, runs)}
+	ending = restless.of(ending)
+	code, message := w.endedFleet(ending, restless)
 	if failed != nil {
 		code, message = CodeError, w.secrets.text(failed.Error())
 	}
@@ -342,16 +357,46 @@ func (w *fleetWork) close(ctx context.Context, outs []output, began time.Time, e
 	return ended(code)
 }
 
-// mayRest says of a fleet that waits that it must not, when it has clusters that are exposed meanwhile.
-func mayRest(ending fleet.Ending, exposed []string) fleet.Ending {
-	if ending == fleet.Waits && len(exposed) > 0 {
+// restless are the clusters that must not rest while the fleet waits: those of which etcd needs both of two members, and those with a node that is cordoned and does not drain.
+type restless struct{ exposed, undrained []string }
+
+// of says of a fleet that waits that it must not.
+func (r restless) of(ending fleet.Ending) fleet.Ending {
+	if ending == fleet.Waits && len(r.exposed)+len(r.undrained) > 0 {
 		return fleet.MustNotRest
 	}
 	return ending
 }
 
+func (r restless) String() string {
+	var parts []string
+	if len(r.exposed) > 0 {
+		parts = append(parts, strings.Join(r.exposed, ", ")+": must not rest, because etcd needs both of two members")
+	}
+	if len(r.undrained) > 0 {
+		parts = append(parts, strings.Join(r.undrained, ", ")+": must not rest, because a node is cordoned and does not drain")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// undrained are the clusters whose last run ended at a node that does not drain.
+func undrained(book *fleet.Book, runs []fleet.ClusterRun) []string {
+	last := map[string]*fleet.ClusterRun{}
+	for i := range runs {
+		last[runs[i].Cluster] = &runs[i]
+	}
+	var out []string
+	for id, run := range last {
+		if slices.Contains(run.Classes, fleet.ClassBlocked) && book.Progress(id).Standing == fleet.Enough {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // endedFleet is the exit code of an ending, and the sentence that goes with it.
-func (w *fleetWork) endedFleet(ending fleet.Ending, exposed []string) (Code, string) {
+func (w *fleetWork) endedFleet(ending fleet.Ending, restless restless) (Code, string) {
 	again := "migrate fleet run -f " + w.o.file
 	switch ending {
 	case fleet.Done:
@@ -359,7 +404,7 @@ func (w *fleetWork) endedFleet(ending fleet.Ending, exposed []string) (Code, str
 	case fleet.Waits:
 		return CodeWaiting, "something can begin later, or waits for an approval. Go on with: " + again
 	case fleet.MustNotRest:
-		return CodeDecision, strings.Join(exposed, ", ") + ": must not rest, because etcd needs both of two members. migrate status CLUSTER says where; go on with: " + again
+		return CodeDecision, restless.String() + ". migrate status CLUSTER says where; go on with: " + again
 	case fleet.Held:
 		return CodeDecision, w.book.Record.Hold.String() + ". Find out why, then go on with: " + again + " --release REASON"
 	case fleet.NeedsDecision:
@@ -385,7 +430,7 @@ func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sig
 	seen := stamps{}
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if changed := w.changedMigrations(seen, objects, w); len(changed) > 0 {
+		if changed := w.changedMigrations(seen, objects, w.by); len(changed) > 0 {
 			send(ctx, sights, fleet.Sight{Clusters: changed})
 		}
 		return "changes"
@@ -439,6 +484,9 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 		}
 	}
 	out := outcomeOf(result, err)
+	if start.Rest && result.Limited {
+		out.Standing, out.NotBefore = fleet.Ready, time.Time{} // It rests now, until its wave goes on.
+	}
 	progress, run := w.standing(context.WithoutCancel(ctx), start)
 	if out.Progress = progress; progress != nil {
 		out.Run = run
@@ -489,37 +537,11 @@ func (w *fleetWork) standing(ctx context.Context, start fleet.Start) (*fleet.Pro
 	if err != nil || m == nil {
 		return nil, ""
 	}
-	p := migrate.Standing(m, w.app.Clock.Now(), w.terms(start.Cluster), w.controlPlanes(start.Cluster))
+	p := w.by.standing(m, w.app.Clock.Now())
 	if m.Status.Run == nil {
 		return &p, ""
 	}
 	return &p, m.Status.Run.ID
-}
-
-// terms are how long approvals of a cluster count by the playbooks of its waves, the shortest where they differ.
-func (w *fleetWork) terms(cluster string) migrate.Terms {
-	terms := migrate.Terms{}
-	for at := range w.roster.Groups {
-		if slices.ContainsFunc(w.roster.Groups[at].Members, func(m fleet.Member) bool { return m.ID == cluster }) {
-			terms.Tighten(nights.Terms(&w.file.books[at].Spec))
-		}
-	}
-	return terms
-}
-
-// controlPlanes is how many control planes the playbooks of a cluster's waves ask for, of those that bring it through that phase. Where they differ the least counts: it is what the
-// first of them makes, and a later one makes the others with what it does.
-func (w *fleetWork) controlPlanes(cluster string) int {
-	least, at := 0, slices.Index(fleet.Phases(), plan.PhaseControlPlane)
-	for i := range w.roster.Groups {
-		group := &w.roster.Groups[i]
-		if group.Goal > at && slices.ContainsFunc(group.Members, func(m fleet.Member) bool { return m.ID == cluster }) {
-			if n := max(w.file.books[i].Spec.ControlPlane.Replicas, 1); least == 0 || n < least {
-				least = n
-			}
-		}
-	}
-	return max(least, 1)
 }
 
 // member is a session for one cluster's run: what it opens is closed when that ends, and every line of it begins with the cluster's id.
@@ -543,6 +565,10 @@ func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, erro
 		return o, nil, err
 	}
 	// What playbooks of other waves want nobody asks for here.
+	o.fewFirst = !o.given("first-worker") // A playbook of several clusters names the workers of all of them.
+	if start.Rest {
+		o.limit, o.perWindow = 1, false // of the workers; those that were begun are all brought to their end
+	}
 	known := o.approvals()
 	o.approve = slices.DeleteFunc(slices.Clone(o.approve), func(gate string) bool { return !slices.Contains(known, gate) })
 	for _, file := range []*string{&o.snapshot, &o.events} {

@@ -64,7 +64,7 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	if err != nil {
 		return err
 	}
-	candidates, known, err := s.candidates(ctx, p)
+	candidates, begun, err := s.candidates(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -72,6 +72,8 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	if err != nil {
 		return err
 	}
+	by := &standards{file: f, roster: roster}
+	known := by.known(begun, s.app.Clock.Now())
 	show := func() error {
 		record, err := migrate.LoadFleetRecord(ctx, p.live.Reader, f.key())
 		if err != nil {
@@ -88,7 +90,7 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	if err := show(); err != nil || !o.watch {
 		return err
 	}
-	return s.watchFleet(ctx, p, func(changed map[string]fleet.Progress) {
+	return s.watchFleet(ctx, p, by, func(changed map[string]fleet.Progress) {
 		maps.Copy(known, changed)
 		_, _ = io.WriteString(s.out, between(outs))
 		if err := show(); err != nil {
@@ -98,11 +100,11 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 }
 
 // watchFleet tells of every change of a migration after the first look, until Ctrl-C.
-func (s *session) watchFleet(ctx context.Context, p *place, changed func(map[string]fleet.Progress)) error {
+func (s *session) watchFleet(ctx context.Context, p *place, by *standards, changed func(map[string]fleet.Progress)) error {
 	seen, begun := stamps{}, false
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, p.live.Reader, s.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if now := s.changedMigrations(seen, objects, anything{}); begun && len(now) > 0 {
+		if now := s.changedMigrations(seen, objects, by); begun && len(now) > 0 {
 			changed(now)
 		}
 		begun = true
@@ -117,20 +119,8 @@ func (s *session) watchFleet(ctx context.Context, p *place, changed func(map[str
 // stamps are the versions of objects that were seen.
 type stamps map[types.UID]string
 
-// wanting says by what it is judged where a cluster's migration stands.
-type wanting interface {
-	terms(cluster string) migrate.Terms
-	controlPlanes(cluster string) int
-}
-
-// anything judges by the record alone.
-type anything struct{}
-
-func (anything) terms(string) migrate.Terms { return nil }
-func (anything) controlPlanes(string) int   { return 1 }
-
 // changedMigrations tells where those migrations stand that were not seen as they are.
-func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured, by wanting) map[string]fleet.Progress {
+func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured, by *standards) map[string]fleet.Progress {
 	changed := map[string]fleet.Progress{}
 	for uid, object := range objects {
 		if seen[uid] == object.GetResourceVersion() {
@@ -142,7 +132,7 @@ func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstruct
 			s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
 			continue
 		}
-		changed[m.Spec.ClusterID] = migrate.Standing(m, s.app.Clock.Now(), by.terms(m.Spec.ClusterID), by.controlPlanes(m.Spec.ClusterID))
+		changed[m.Spec.ClusterID] = by.standing(m, s.app.Clock.Now())
 	}
 	return changed
 }

@@ -83,10 +83,12 @@ type runOptions struct {
 	soak time.Duration
 	keep bool
 	// first are the workers that are replaced first, limit how many in one run, surge how many new ones come at once, abreast how many are replaced at the same time.
-	first   []string
-	limit   int
-	surge   int64
-	abreast int
+	first []string
+	// fewFirst leaves out those of first that the cluster does not have.
+	fewFirst bool
+	limit    int
+	surge    int64
+	abreast  int
 	// controlPlanes is how many control plane machines there are in the end.
 	controlPlanes int
 	// perWindow has the limit count for all runs of a window together, replaced is how many workers earlier turns have replaced.
@@ -807,6 +809,23 @@ func (s *session) mustPass(u *undertaking) error {
 	return nil
 }
 
+// workers are the workers of a cluster in the order of their replacement.
+func (o *runOptions) workers(cluster *legacy.Cluster) ([]string, error) {
+	first := o.first
+	if o.fewFirst {
+		all, err := migrate.Workers(cluster)
+		if err != nil {
+			return nil, err
+		}
+		first = slices.DeleteFunc(slices.Clone(first), func(id string) bool { return !slices.Contains(all, id) })
+	}
+	workers, err := migrate.Workers(cluster, first...)
+	if err != nil {
+		return nil, usage("", "--first-worker (workers.first): %s", err)
+	}
+	return workers, nil
+}
+
 // controlPlanesOf is how many control planes a run makes: as many as it is told, or as a run before it has begun to make. Once a cluster is being finalized that is between
 // people and Cluster API.
 func (o *runOptions) controlPlanesOf(object *migrationv1alpha1.ClusterMigration) int {
@@ -968,9 +987,9 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		Ask: func(ctx context.Context) error { return kube.Answers(ctx, kube.Prepared(config, s.kubeOptions())) },
 	}
 	work.Roller, work.NoRoller = s.controlPlane(o, u, work.Adopter, config, told)
-	workers, err := migrate.Workers(u.found.cluster, o.first...)
+	workers, err := o.workers(u.found.cluster)
 	if err != nil {
-		return nil, usage("", "--first-worker: %s", err)
+		return nil, err
 	}
 	return &migrate.Engine{
 		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanesOf(u.object), Asked: o.asked}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},

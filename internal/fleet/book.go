@@ -147,6 +147,8 @@ type Start struct {
 	Elsewhere bool
 	// TakenBack tells that people took it back, and have let the fleet take it again.
 	TakenBack bool
+	// Rest tells that its wave may not go on yet: it is only brought to where it may rest.
+	Rest bool
 	// Namespace is where its migration is kept, if it has one.
 	Namespace string
 }
@@ -357,6 +359,18 @@ func (b *Book) unapproved(d Decision) []string {
 	return out
 }
 
+// exposed are the clusters that wait for people while the loss of a machine would stop writes.
+func (b *Book) exposed(d Decision) []string {
+	var out []string
+	for id, w := range d.Waits {
+		if w.Cause == ByPeople && b.progress[id].Exposed {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Decide says what may happen now:
 //
 //  1. nothing, when the fleet is held,
@@ -424,9 +438,11 @@ func (d *deciding) finished(group *Group) (finished bool, last time.Time) {
 }
 
 // wake remembers the earliest time at which something changes.
-func (d *deciding) wake(at time.Time) {
-	if !at.IsZero() && at.After(d.now) && (d.out.Wake.IsZero() || at.Before(d.out.Wake)) {
-		d.out.Wake = at
+func (d *deciding) wake(at time.Time) { d.out.wake(d.now, at) }
+
+func (d *Decision) wake(now, at time.Time) {
+	if at.After(now) && (d.Wake.IsZero() || at.Before(d.Wake)) {
+		d.Wake = at
 	}
 }
 
@@ -440,7 +456,7 @@ func (d *deciding) wave(at int, closed Waiting) error {
 		n, _ := p.reached()
 		switch {
 		case n >= group.Goal:
-		case n > m.From || p.Begun:
+		case n > m.From || p.Begun, n == m.From && (p.Standing == Running || p.Standing == Elsewhere): // A run that has begun has not necessarily told of it.
 			d.open++
 			begun = append(begun, m)
 		default:
@@ -461,9 +477,6 @@ func (d *deciding) wave(at int, closed Waiting) error {
 		w := closed
 		if w.Cause == "" && m.ID != group.Canary {
 			w = canary
-		}
-		if p.Half {
-			w = Waiting{}
 		}
 		if err := d.cluster(at, m, p, i >= len(begun), w); err != nil {
 			return err
@@ -489,9 +502,13 @@ func (d *deciding) canary(group *Group) Waiting {
 	return Waiting{}
 }
 
-// cluster decides about one cluster; w is why its wave keeps it waiting, if it does.
+// cluster decides about one cluster; w is why its wave keeps it waiting, if it does. What rests half-way goes on all the same, and no further than it must.
 func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting) error {
 	group := &d.Roster.Groups[at]
+	start := Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, TakenBack: p.Standing == TakenBack, Namespace: p.Namespace}
+	if p.Half && w.Cause != "" {
+		start.Until, start.Rest, w = p.Next(), true, Waiting{}
+	}
 	if d.Record.Hold != nil {
 		w = Waiting{Cause: ByHold, Why: d.Record.Hold.String()}
 	}
@@ -526,7 +543,7 @@ func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting)
 	if fresh {
 		d.open++
 	}
-	d.out.Start = append(d.out.Start, Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, TakenBack: p.Standing == TakenBack, Namespace: p.Namespace})
+	d.out.Start = append(d.out.Start, start)
 	return nil
 }
 

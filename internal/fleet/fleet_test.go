@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -248,24 +249,25 @@ func TestWhoMayBegin(t *testing.T) {
 		waits string
 		wake  time.Duration
 	}{
-		"everybody":               {spec: adopt, start: "a b c"},
-		"as many as at once":      {spec: oneWave, start: "a", waits: "b=limit c=limit"},
-		"one of an organization":  {spec: "  limits: {clusters: 3, perOrganization: 1}\n" + oneWave, start: "a c", waits: "b=organization"},
-		"somebody else's counts":  {spec: "  limits: {clusters: 1}\n" + oneWave, known: map[string]Progress{"c": {Standing: Elsewhere, NotBefore: now.Add(time.Minute)}}, waits: "a=limit b=limit c=time", wake: time.Minute},
-		"one that was killed":     {spec: oneWave, known: map[string]Progress{"c": {Standing: Elsewhere}}, start: "c", waits: "a=limit b=limit"},
-		"begun ones first":        {spec: oneWave, known: map[string]Progress{"c": {Begun: true}}, start: "c", waits: "a=limit b=limit"},
-		"few that are unfinished": {spec: "  limits: {clusters: 3, unfinished: 1}\n" + oneWave, known: map[string]Progress{"b": {Done: done(1, now), NotBefore: now.Add(time.Hour)}}, waits: "a=unfinished b=time c=unfinished", wake: time.Hour},
-		"the canary alone":        {spec: three + "  waves: [{name: all, clusters: {all: true}, canary: b, afterCanary: 2h, until: adopt}]\n", start: "b", waits: "a=canary c=canary"},
-		"the canary rests":        {spec: three + "  waves: [{name: all, clusters: {all: true}, canary: b, afterCanary: 2h, until: adopt}]\n", known: map[string]Progress{"b": {Done: done(3, now.Add(-time.Hour))}}, waits: "a=canary c=canary", wake: time.Hour},
-		"a wave rests":            {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt, soak: 3h}, {name: all, clusters: {all: true}, until: adopt}]\n", known: map[string]Progress{"b": {Done: done(3, now.Add(-time.Hour))}}, waits: "a=soak c=soak", wake: 2 * time.Hour},
-		"a wave is not done":      {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: adopt}]\n", start: "b", waits: "a=wave c=wave"},
-		"half-way in a later one": {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: workers}]\n", known: map[string]Progress{"a": {Done: done(3, now), Begun: true, Half: true}}, start: "b a", waits: "c=wave"},
-		"failed before this run":  {spec: adopt, known: map[string]Progress{"a": {Standing: Failed, At: now.Add(-time.Hour), Classes: []string{"x"}}}, start: "a b c"},
-		"failed in this run":      {spec: adopt, known: map[string]Progress{"a": {Standing: Failed, At: now.Add(time.Second)}}, start: "b c", waits: "a=people"},
-		"paused":                  {spec: adopt, known: map[string]Progress{"a": {Standing: Paused}}, start: "b c", waits: "a=people"},
-		"taken back":              {spec: adopt, known: map[string]Progress{"a": {Standing: TakenBack, At: now.Add(-time.Hour)}}, start: "b c", waits: "a=people"},
-		"held":                    {spec: adopt, hold: true, known: map[string]Progress{"a": {Half: true}}, waits: "a=hold b=hold c=hold"},
-		"done":                    {spec: adopt, known: map[string]Progress{"a": {Done: done(3, now)}, "b": {Done: done(4, now)}}, start: "c"},
+		"everybody":                {spec: adopt, start: "a b c"},
+		"as many as at once":       {spec: oneWave, start: "a", waits: "b=limit c=limit"},
+		"one of an organization":   {spec: "  limits: {clusters: 3, perOrganization: 1}\n" + oneWave, start: "a c", waits: "b=organization"},
+		"somebody else's counts":   {spec: "  limits: {clusters: 1}\n" + oneWave, known: map[string]Progress{"c": {Standing: Elsewhere, NotBefore: now.Add(time.Minute)}}, waits: "a=limit b=limit c=time", wake: time.Minute},
+		"one that was killed":      {spec: oneWave, known: map[string]Progress{"c": {Standing: Elsewhere}}, start: "c", waits: "a=limit b=limit"},
+		"begun ones first":         {spec: oneWave, known: map[string]Progress{"c": {Begun: true}}, start: "c", waits: "a=limit b=limit"},
+		"few that are unfinished":  {spec: "  limits: {clusters: 3, unfinished: 1}\n" + oneWave, known: map[string]Progress{"b": {Done: done(1, now), NotBefore: now.Add(time.Hour)}}, waits: "a=unfinished b=time c=unfinished", wake: time.Hour},
+		"the canary alone":         {spec: three + "  waves: [{name: all, clusters: {all: true}, canary: b, afterCanary: 2h, until: adopt}]\n", start: "b", waits: "a=canary c=canary"},
+		"the canary rests":         {spec: three + "  waves: [{name: all, clusters: {all: true}, canary: b, afterCanary: 2h, until: adopt}]\n", known: map[string]Progress{"b": {Done: done(3, now.Add(-time.Hour))}}, waits: "a=canary c=canary", wake: time.Hour},
+		"a wave rests":             {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt, soak: 3h}, {name: all, clusters: {all: true}, until: adopt}]\n", known: map[string]Progress{"b": {Done: done(3, now.Add(-time.Hour))}}, waits: "a=soak c=soak", wake: 2 * time.Hour},
+		"a wave is not done":       {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: adopt}]\n", start: "b", waits: "a=wave c=wave"},
+		"few that have just begun": {spec: "  limits: {clusters: 3, unfinished: 1}\n" + oneWave, known: map[string]Progress{"a": {Standing: Running}}, waits: "b=unfinished c=unfinished"},
+		"half-way in a later one":  {spec: three + "  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: workers}]\n", known: map[string]Progress{"a": {Done: done(3, now), Begun: true, Half: true}}, start: "b a", waits: "c=wave"},
+		"failed before this run":   {spec: adopt, known: map[string]Progress{"a": {Standing: Failed, At: now.Add(-time.Hour), Classes: []string{"x"}}}, start: "a b c"},
+		"failed in this run":       {spec: adopt, known: map[string]Progress{"a": {Standing: Failed, At: now.Add(time.Second)}}, start: "b c", waits: "a=people"},
+		"paused":                   {spec: adopt, known: map[string]Progress{"a": {Standing: Paused}}, start: "b c", waits: "a=people"},
+		"taken back":               {spec: adopt, known: map[string]Progress{"a": {Standing: TakenBack, At: now.Add(-time.Hour)}}, start: "b c", waits: "a=people"},
+		"held":                     {spec: adopt, hold: true, known: map[string]Progress{"a": {Half: true}}, waits: "a=hold b=hold c=hold"},
+		"done":                     {spec: adopt, known: map[string]Progress{"a": {Done: done(3, now)}, "b": {Done: done(4, now)}}, start: "c"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -292,6 +294,25 @@ func TestWhoMayBegin(t *testing.T) {
 				assert.Equal(t, test.wake, d.Wake.Sub(now))
 			}
 		})
+	}
+}
+
+// TestWhatRestsHalfWayGoesNoFurtherThanItMust while its wave may not go on: the other workers of it have their turn behind canaries and rests.
+func TestWhatRestsHalfWayGoesNoFurtherThanItMust(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	spec := "  limits: {clusters: 3}\n  waves: [{name: one, clusters: {names: [b]}, until: adopt}, {name: all, clusters: {all: true}, until: finalize}]\n"
+	for next, half := range map[string]Progress{
+		plan.PhaseControlPlane: {Done: done(3, now), Begun: true, Half: true},
+		plan.PhaseWorkers:      {Done: done(4, now), Begun: true, Half: true},
+	} {
+		d, err := bookOf(t, spec, map[string]Progress{"a": half}).Decide(now)
+		require.NoError(t, err)
+		require.Len(t, d.Start, 2)
+		assert.Equal(t, Start{Cluster: "a", Wave: "all", Until: next, Group: 1, Rest: true}, d.Start[1])
+		d, err = bookOf(t, spec, map[string]Progress{"a": half, "b": {Done: done(3, now)}}).Decide(now)
+		require.NoError(t, err)
+		assert.Equal(t, Start{Cluster: "a", Wave: "all", Until: plan.PhaseFinalize, Group: 1}, d.Start[0])
 	}
 }
 
@@ -407,6 +428,25 @@ func TestDecisionsKeepTheLimits(t *testing.T) {
 		again, _ := b.Decide(now)
 		if fmt.Sprint(d.Start) != fmt.Sprint(again.Start) {
 			t.Fatal("the same knowledge gave another decision")
+		}
+		open := make([]int, len(r.Groups))
+		for i := range r.Groups {
+			for _, m := range r.Groups[i].Members {
+				p := known[m.ID]
+				begins := slices.ContainsFunc(d.Start, func(s Start) bool { return s.Group == i && s.Cluster == m.ID })
+				if n, _ := p.reached(); n < r.Groups[i].Goal && (n > m.From || p.Begun || begins || n == m.From && (p.Standing == Running || p.Standing == Elsewhere)) {
+					open[i]++
+				}
+			}
+			fresh := slices.ContainsFunc(d.Start, func(s Start) bool {
+				p := known[s.Cluster]
+				n, _ := p.reached()
+				at := slices.IndexFunc(r.Groups[i].Members, func(m Member) bool { return m.ID == s.Cluster })
+				return s.Group == i && at >= 0 && n == r.Groups[i].Members[at].From && !p.Begun && p.Standing != Elsewhere
+			})
+			if limits.Unfinished > 0 && fresh && open[i] > limits.Unfinished {
+				t.Fatalf("wave %s has %d clusters that are begun and not done", r.Groups[i].Name, open[i])
+			}
 		}
 		for _, s := range d.Start {
 			p := known[s.Cluster]

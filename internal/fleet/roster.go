@@ -45,6 +45,11 @@ type Group struct {
 	Goal int
 }
 
+// Has tells that a cluster belongs to the wave.
+func (g *Group) Has(cluster string) bool {
+	return slices.ContainsFunc(g.Members, func(m Member) bool { return m.ID == cluster })
+}
+
 // Roster says which clusters belong to which wave.
 type Roster struct {
 	Fleet  *Fleet

@@ -243,6 +243,9 @@ func (s *Simulation) mayBegin(id string, next Stretch) (*Outcome, error) {
 	if w.Half {
 		return nil, nil //nolint:nilnil // what was begun is brought to its end
 	}
+	if s.running[id].start.Rest {
+		return &Outcome{Standing: Ready}, nil
+	}
 	if o, err := s.enough(id, next); o != nil || err != nil {
 		return o, err
 	}

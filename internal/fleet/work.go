@@ -45,8 +45,11 @@ type Worker struct {
 	ended   chan ended
 	runs    []ClusterRun
 	running map[string]int
-	// broken is why the record could not be written: nothing begins any more.
+	// broken is why the record could not be written: nothing begins any more. Unkept tells that it has still to be.
 	broken error
+	unkept bool
+	// late is since when the gate says nothing but what passes by itself.
+	late time.Time
 	// blind tells that approvals would not be seen, asked what people were told last to approve.
 	blind bool
 	asked string
@@ -85,6 +88,15 @@ const (
 // ErrNotKept means that the fleet's record could not be written.
 var ErrNotKept = errors.New("the fleet's record could not be written, so a hold would be lost; nothing begins any more")
 
+// ErrLater is what errors of [Worker.Gate] and [Worker.Keep] wrap that pass by themselves: an API server that restarts when a window opens must not end a run of weeks.
+var ErrLater = errors.New("it passes by itself")
+
+// gateAgain is how long nothing begins after such an error, and gatePatience how long a run that is not to wait bears with it.
+const (
+	gateAgain    = 30 * time.Second
+	gatePatience = 5 * time.Minute
+)
+
 // Work runs until nothing can begin any more; it returns how it ended, and what was run. Once the context has ended nothing begins, and it returns when the runs at work have
 // ended, which have the same context and end at their next safe point.
 func (w *Worker) Work(ctx context.Context) (Ending, []ClusterRun, error) {
@@ -95,8 +107,10 @@ func (w *Worker) Work(ctx context.Context) (Ending, []ClusterRun, error) {
 		if err != nil {
 			w.broken = errors.Join(w.broken, err)
 		}
-		if w.Gate != nil && len(d.Start) > 0 && w.broken == nil && ctx.Err() == nil {
-			w.broken = w.Gate(ctx)
+		if len(d.Start) == 0 {
+			w.late = time.Time{}
+		} else if w.broken == nil && ctx.Err() == nil {
+			w.pass(ctx, &d)
 		}
 		if w.broken == nil && ctx.Err() == nil {
 			for _, start := range d.Start {
@@ -108,11 +122,39 @@ func (w *Worker) Work(ctx context.Context) (Ending, []ClusterRun, error) {
 		}
 		if len(w.running) == 0 {
 			if ending := w.over(ctx, d); ending != "" {
+				if w.unkept && w.broken == nil {
+					w.broken = w.write(ctx)
+				}
 				return ending, w.runs, w.broken
 			}
 		}
 		w.await(ctx, d)
 	}
+}
+
+// pass asks whether something may begin: the record has to be kept, and the lock to be there. What passes by itself is asked again in a while.
+func (w *Worker) pass(ctx context.Context, d *Decision) {
+	var err error
+	if w.unkept {
+		err = w.write(ctx)
+	}
+	if err == nil && w.Gate != nil {
+		err = w.Gate(ctx)
+	}
+	now := w.Clock.Now().Round(0)
+	switch {
+	case !errors.Is(err, ErrLater):
+		w.broken, w.late = err, time.Time{}
+		return
+	case w.late.IsZero():
+		w.late = now
+		w.tell("nothing begins for now: %s", err)
+	case !w.Wait && now.Sub(w.late) >= gatePatience:
+		w.broken = err
+		return
+	}
+	d.Start = nil
+	d.wake(now, now.Add(gateAgain))
 }
 
 // over says how the work ends when nothing runs; empty when there is something to wait for.
@@ -126,6 +168,10 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		return Done
 	case w.Book.Record.Hold != nil:
 		return Held
+	case !w.late.IsZero():
+		return ""
+	case w.Wait && len(w.Book.exposed(d)) > 0: // Who started the run has to hear of it, however long others wait for their windows.
+		return Waits
 	case w.Wait && (!d.Wake.IsZero() || w.hears(d)):
 		return ""
 	case !d.Wake.IsZero():
@@ -330,9 +376,18 @@ func (w *Worker) keep(ctx context.Context, held bool) {
 	if hold := w.Book.Record.Hold; hold != nil && !held {
 		w.tell("%s; nothing begins any more, what is at work goes on to its end", hold)
 	}
-	if err := w.Keep(context.WithoutCancel(ctx), w.Book.Record); err != nil {
-		w.broken = fmt.Errorf("%w: %w", ErrNotKept, err)
+	if err := w.write(ctx); !errors.Is(err, ErrLater) {
+		w.broken = errors.Join(w.broken, err)
 	}
+}
+
+// write keeps the record, or remembers that it has to be.
+func (w *Worker) write(ctx context.Context) error {
+	err := w.Keep(context.WithoutCancel(ctx), w.Book.Record)
+	if w.unkept = err != nil; w.unkept {
+		return fmt.Errorf("%w: %w", ErrNotKept, err)
+	}
+	return nil
 }
 
 func (w *Worker) tell(format string, args ...any) {

@@ -436,6 +436,77 @@ func TestWaitingLeavesAClusterThatMayNotRest(t *testing.T) {
 	o.Exposed = true
 	s.end("a") <- o
 	assert.Equal(t, Waits, (<-out).how, "somebody has to know")
+
+	// Also when others have something to wait for.
+	s = newStage()
+	w = workerOf(t, s, clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), oneWave)
+	w.Wait = true
+	out = work(t.Context(), w)
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- o
+	for _, id := range []string{"b", "c"} {
+		require.Equal(t, id, <-s.begun)
+		s.end(id) <- Outcome{Standing: Ready, NotBefore: w.Clock.Now().Add(72 * time.Hour)}
+	}
+	assert.Equal(t, Waits, (<-out).how)
+}
+
+// TestAnAPIServerThatRestartsEndsNoWait: neither the lock nor the record is lost with it.
+func TestAnAPIServerThatRestartsEndsNoWait(t *testing.T) {
+	t.Parallel()
+	away := fmt.Errorf("the API server does not answer: %w", ErrLater)
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	w := workerOf(t, s, clk, "  waves: [{name: all, clusters: {names: [a, b]}, until: adopt}]\n")
+	w.Wait = true
+	var asked, written atomic.Int32
+	w.Gate = func(context.Context) error {
+		if asked.Add(1) == 2 {
+			return away
+		}
+		return nil
+	}
+	w.Keep = func(ctx context.Context, r *Record) error {
+		if written.Add(1) < 3 {
+			return away
+		}
+		return s.keep(ctx, r)
+	}
+	told := make(chan string, 100)
+	w.Tell = func(format string, args ...any) { told <- fmt.Sprintf(format, args...) }
+	out := work(t.Context(), w)
+	require.Equal(t, "a", <-s.begun)
+	s.end("a") <- Outcome{Standing: Failed, Classes: []string{"error"}, Progress: &Progress{}}
+	require.Eventually(t, func() bool { // the record once more, then the lock
+		if clk.HasWaiters() {
+			clk.Step(gateAgain)
+		}
+		return len(s.begun) > 0
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, "b", <-s.begun)
+	s.end("b") <- adopted(clk.Now())
+	end := <-out
+	require.NoError(t, end.err)
+	assert.Len(t, s.kept, 1)
+	close(told)
+	said := 0
+	for line := range told {
+		if strings.Contains(line, "nothing begins for now") {
+			said++
+		}
+	}
+	assert.Equal(t, 1, said)
+
+	// Who does not wait bears with it for a while.
+	w = workerOf(t, newStage(), clk, oneWave)
+	w.Gate = func(context.Context) error { return away }
+	out = work(t.Context(), w)
+	require.Eventually(t, func() bool {
+		clk.Step(gateAgain)
+		return len(out) > 0
+	}, 10*time.Second, time.Millisecond)
+	end = <-out
+	require.ErrorIs(t, end.err, ErrLater)
+	assert.Equal(t, Failures, end.how)
 }
 
 // TestWhatPeopleDoWhileARunEndsIsNotLost, since a watch tells it once.

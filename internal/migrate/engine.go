@@ -1085,7 +1085,7 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 			return failure.Join(ctx.Err(), err)
 		}
 		// A server that comes back forbids everything until it has read its roles.
-		passing := passes(err) || away && apierrors.IsForbidden(err)
+		passing := Passes(err) || away && apierrors.IsForbidden(err)
 		away = away || kube.Transient(err)
 		if !passing || g.over() {
 			return err
@@ -1136,8 +1136,8 @@ func rang(timer clock.Timer) bool {
 	}
 }
 
-// passes tells whether an error may pass by itself.
-func passes(err error) bool {
+// Passes tells whether an error may pass by itself.
+func Passes(err error) bool {
 	return kube.Transient(err) || kube.Conflict(err) || errors.Is(err, errNotRenewed)
 }
 
