@@ -286,7 +286,9 @@ func (s Shape) phases() []Phase {
 				ID: "control-plane/drain", Title: "drain the legacy master",
 				Why:        "a drain may take long or be refused; afterwards the machine has two minutes to go, and there is no way back",
 				Disruptive: true,
-				Before:     stillFenced, Act: rolling((*roll.Roller).DrainMaster), Undo: rolling((*roll.Roller).Uncordon),
+				Before:     stillFenced, Act: rolling((*roll.Roller).DrainMaster),
+				// The new API server may be what has failed, and the old name leads to it alone until the legacy one is listed again.
+				Undo: inTurn((*roll.Roller).Relist, (*roll.Roller).VerifyRelisted, (*roll.Roller).Uncordon),
 			},
 			{
 				ID: stepLeave, Title: "take the legacy member out of etcd",

@@ -388,9 +388,9 @@ func (c *Roller) letGo(ctx context.Context, live *unstructured.Unstructured) err
 // forgetInitialized takes back what a Cluster never does by itself: that it counts as initialized. Its controller writes the condition again at
 // once, as False.
 func (c *Roller) forgetInitialized(ctx context.Context) error {
-	cluster, err := c.must(ctx, clusterKind(), c.Picture.ID)
-	if err != nil {
-		return err
+	cluster, err := c.get(ctx, clusterKind(), c.Picture.ID)
+	if err != nil || cluster == nil {
+		return err // Of one that somebody has deleted nothing is left to forget.
 	}
 	patch := map[string]any{}
 	for path, field := range map[string][]string{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
@@ -130,6 +131,15 @@ func (c *Roller) DrainMaster(ctx context.Context) error {
 		return err
 	}
 	return c.drain(ctx, master, config)
+}
+
+// DrainLast drains the legacy master once more, right before the point of no return: between the drain and this one an approval or a window may have been waited for, and people
+// may have uncordoned it. It does nothing when the legacy member has left: there is no time for a drain then.
+func (c *Roller) DrainLast(ctx context.Context) error {
+	if left, err := c.Left(ctx); err != nil || left {
+		return err
+	}
+	return c.DrainMaster(ctx)
 }
 
 // Uncordon lets pods come to the legacy master again, unless it was cordoned before the migration.
@@ -264,6 +274,9 @@ func (c *Roller) VerifyAlone(ctx context.Context) error {
 	})
 }
 
+// lastDrain is how long Cluster API may drain the legacy master, and wait for its volumes: its VM has some 140 s without etcd, and what does not leave by then is lost either way.
+const lastDrain = 20 * time.Second
+
 // RetireMaster deletes the legacy master's Machine. It follows the removal of the member at once: without etcd the legacy API server fails, and after
 // 140 s the liveness probe would make the VM again, with empty disks (legacy-system.md 10.2).
 func (c *Roller) RetireMaster(ctx context.Context) error {
@@ -281,7 +294,7 @@ func (c *Roller) RetireMaster(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.retireNode(ctx, master)
+	return c.retireNode(ctx, master, lastDrain)
 }
 
 // VerifyRetired waits until nothing of the legacy master is left.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -83,8 +84,8 @@ func (c *Roller) uncordon(ctx context.Context, legacy *legacy.Node) error {
 }
 
 // retireNode deletes the Machine of a legacy machine, and with it the VM: the hooks come off that adoption put on it, Cluster API drains what is
-// left, the provider powers the VM off, and its Node goes.
-func (c *Roller) retireNode(ctx context.Context, node *legacy.Node) error {
+// left, for as long as it may take if that is not zero, the provider powers the VM off, and its Node goes.
+func (c *Roller) retireNode(ctx context.Context, node *legacy.Node, drainFor time.Duration) error {
 	m, err := c.adopted(ctx, node)
 	if err != nil || m == nil {
 		return err
@@ -107,10 +108,17 @@ func (c *Roller) retireNode(ctx context.Context, node *legacy.Node) error {
 			hooks[hook] = nil
 		}
 	}
+	changes := map[string]any{}
 	if len(hooks) > 0 {
+		changes["metadata"] = map[string]any{"annotations": hooks}
+	}
+	if seconds := int64(drainFor / time.Second); seconds > 0 {
+		changes["spec"] = map[string]any{"deletion": map[string]any{"nodeDrainTimeoutSeconds": seconds, "nodeVolumeDetachTimeoutSeconds": seconds}}
+	}
+	if len(changes) > 0 {
 		target := kube.TargetOf(machine)
 		target.ResourceVersion = ""
-		if err := c.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": hooks}}); err != nil {
+		if err := c.Management.Writer.Merge(ctx, target, changes); err != nil {
 			return err
 		}
 	}

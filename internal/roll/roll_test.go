@@ -374,3 +374,9 @@ func TestARestorationNamesTheNewMachine(t *testing.T) {
 	_, err = with(t).Restoration(t.Context(), "x")
 	require.ErrorIs(t, err, ErrNotAlone)
 }
+
+// TestWhatAGoneClusterHadIsNotLookedFor: somebody may have deleted the Cluster and taken its finalizers off, and a rollback needs nothing of it.
+func TestWhatAGoneClusterHadIsNotLookedFor(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, with(t).Detach(t.Context()))
+}

@@ -144,7 +144,7 @@ func (c *Roller) remove(ctx context.Context, w worker) error {
 		return err
 	}
 	if m != nil {
-		if err := c.retireNode(ctx, w.Node); err != nil {
+		if err := c.retireNode(ctx, w.Node, 0); err != nil {
 			return err
 		}
 	}
