@@ -144,6 +144,8 @@ type Engine struct {
 	// stepped tells that this run has begun a step, acted that it has begun, or taken back, one that does more than look; told which approvals it has noted.
 	stepped, acted bool
 	told           []agreement
+	// looked tells of the step that is about to begin, and was tried by an earlier run, whether that has crossed what it crosses.
+	looked *bool
 	// putOff are the workers whose drain this run has given up for now.
 	putOff []string
 	// replaced counts the workers that this run has replaced, with those of [Options.Replaced]; beginning those that begin together and are not noted yet.
@@ -235,7 +237,11 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.open(ctx, state) }); err != nil {
 		return Result{}, err
 	}
+	e.Log.begin()
 	result = steps(ctx)
+	if err := e.Log.tornAt(); err != nil {
+		result.Message += "; the file of events has no more, the log in the cluster has all of them: " + err.Error()
+	}
 	result.Replaced = e.replaced
 	// Who is refused the way back is told that the legacy member has left.
 	result.Exposed = Exposed(e.Journal.Object) && !errors.Is(result.Err, ErrNoReturn)
@@ -397,6 +403,9 @@ func (e *Engine) begins(ctx context.Context, phase Phase, step Step) (bool, *Res
 		return false, result
 	}
 	skipped, err := e.skip(phase.Name, step)
+	if err == nil && !skipped {
+		err = e.look(ctx, step)
+	}
 	if err != nil {
 		result := e.failed(ctx, step, err)
 		return false, &result
@@ -529,11 +538,32 @@ func (e *Engine) asks(ctx context.Context, phase Phase, step Step, start *Start)
 	return asksNobody
 }
 
-// crossing tells that a step has begun to change what it changes. Tried and not crossed is not begun, if that can be looked at. Who cannot tell goes on with what was
-// begun, and the step's own look fails.
+// look finds out whether an earlier run has crossed what a step crosses. What it cannot find out is not taken for crossed: an API server that is away for a moment must not be what
+// lets a run go on without approval, by day.
+func (e *Engine) look(ctx context.Context, s Step) error {
+	e.looked = nil
+	if !e.tried(s) || s.Crossed == nil {
+		return nil
+	}
+	err := e.retry(ctx, "", func(ctx context.Context) error {
+		crossed, err := s.Crossed(ctx, e.Work)
+		e.looked = &crossed
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("looking whether this has begun to change anything: %w", err)
+	}
+	return nil
+}
+
+// crossing tells that a step has begun to change what it changes: tried and not crossed is not begun. Between two tries of this run, which had approval and window, who cannot tell
+// goes on with what was begun, and the step's own look fails.
 func (e *Engine) crossing(ctx context.Context, s Step) bool {
 	if !e.tried(s) || s.Crossed == nil {
 		return e.tried(s)
+	}
+	if e.looked != nil {
+		return *e.looked
 	}
 	crossed, err := s.Crossed(ctx, e.Work)
 	return err != nil || crossed
@@ -663,7 +693,7 @@ func (e *Engine) do(ctx context.Context, phase string, s Step) error {
 
 // announce notes that steps are about to be tried, all of them with one write.
 func (e *Engine) announce(ctx context.Context, phase string, steps ...Step) error {
-	e.stepped = true
+	e.stepped, e.looked = true, nil
 	for _, s := range steps {
 		e.acted = e.acted || !s.Looks
 		e.Journal.begin(phase, s, migrationv1alpha1.StepRunning)
@@ -762,6 +792,7 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 		}
 		return result
 	}
+	held := false
 	for _, phase := range slices.Backward(e.Graph) {
 		if phase.Name == keep {
 			return e.backProof(ctx, "taken back to the end of phase "+keep)
@@ -772,6 +803,14 @@ func (e *Engine) back(ctx context.Context, keep string) Result {
 			}
 			if result := e.asked(ctx, step); result != nil {
 				return *result
+			}
+			if !held {
+				if err := e.retry(ctx, "", e.holdBack); interrupted(err) {
+					return Result{Outcome: Stopped, Message: "interrupted; nothing was taken back", Err: err}
+				} else if err != nil {
+					return Result{Outcome: Failed, Message: "nothing was taken back, because later runs cannot be held: " + err.Error(), Err: err}
+				}
+				held = true
 			}
 			if err := e.undo(ctx, phase.Name, step); err != nil {
 				return e.failed(ctx, step, err)
@@ -956,7 +995,8 @@ func (e *Engine) asked(ctx context.Context, step Step) *Result {
 	} else if err != nil {
 		return &Result{Outcome: Failed, Message: err.Error(), Err: err}
 	}
-	if pause := e.Journal.Object.Spec.Pause; pause != nil {
+	back := e.Journal.Object.Status.State == migrationv1alpha1.StateRollingBack && HeldBack(e.Journal.Object) // by this rollback itself
+	if pause := e.Journal.Object.Spec.Pause; pause != nil && !back {
 		return &Result{Outcome: Paused, Message: fmt.Sprintf("paused by %s: %s", pause.By, pause.Reason)}
 	}
 	return nil

@@ -45,6 +45,9 @@ type Log struct {
 	notes map[string][]history.Note
 	// unsaved are lines that are not in the cluster yet.
 	unsaved strings.Builder
+	// begun tells that the run is at work, torn why the file has had no more lines since.
+	begun bool
+	torn  error
 }
 
 // Listener hears events beside the run, and tells what came of it. None of its methods but Settle waits for anything.
@@ -173,13 +176,32 @@ func (l *Log) write(e *history.Event) error {
 		l.Watch(*e)
 	}
 	l.unsaved.Write(line)
-	if l.File == nil {
+	if l.File == nil || l.torn != nil {
 		return nil
 	}
 	if _, err := l.File.Write(line); err != nil {
-		return fmt.Errorf("writing event %d: %w", e.Seq, err)
+		err = fmt.Errorf("writing event %d: %w", e.Seq, err)
+		if !l.begun {
+			return err
+		}
+		// The log in the cluster is the one that counts. A disk that is full must not end a run between two steps behind the removal of the legacy member.
+		l.torn = err
 	}
 	return nil
+}
+
+// begin tells that what the log says has consequences from now on.
+func (l *Log) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun = true
+}
+
+// tornAt says since which event the file has nothing any more; nil when it has all of them.
+func (l *Log) tornAt() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.torn
 }
 
 // save brings the log in the cluster up to date. Only the holder of the lock writes it, but somebody may have put a label on it, or the answer to the last write was lost:

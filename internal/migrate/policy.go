@@ -186,8 +186,28 @@ func (e *Engine) skip(phase string, s Step) (bool, error) {
 	return true, e.Log.add(history.Event{Type: history.StepSkipped, Phase: phase, Step: s.ID, By: said.By, Message: message})
 }
 
-// stayBack holds later runs once something was taken back, and ends what was agreed to: a run that a timer begins, or that waits, would do at once what people have just taken
-// back, on approvals of before.
+// holdBack keeps later runs from beginning before anything is taken back, and ends what was agreed to: a run that a timer begins, or that waits, would do at once what people have
+// just taken back, on approvals of before. What is not written first is not there when the rollback is killed.
+func (e *Engine) holdBack(ctx context.Context) error {
+	if err := e.Journal.Gate(ctx); err != nil {
+		return err
+	}
+	if err := e.Journal.heed(ctx); err != nil {
+		return err
+	}
+	// A copy, because what the server answers is the spec as it is and the status as it was.
+	object := e.Journal.Object.DeepCopy()
+	pause := object.Spec.Pause
+	if pause == nil {
+		pause = &migrationv1alpha1.Pause{By: e.opts.By, Reason: heldBack + "not to its end yet", Since: metav1.NewTime(e.Clock.Now())}
+	}
+	if err := SetPause(ctx, e.Client, object, pause, func(spec *migrationv1alpha1.ClusterMigrationSpec) { spec.Approvals = nil }); err != nil {
+		return err
+	}
+	return e.Journal.heed(ctx)
+}
+
+// stayBack tells whoever finds later runs held how the rollback ended.
 func (e *Engine) stayBack(ctx context.Context, result Result) Result {
 	if takenBack(e.Journal.Object).IsZero() {
 		return result
@@ -195,7 +215,7 @@ func (e *Engine) stayBack(ctx context.Context, result Result) Result {
 	// Also when the rollback was interrupted, but nobody waits long for a server that is away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shortWrite)
 	defer cancel()
-	result.Message += e.hold(ctx, heldBack+result.Message, func(spec *migrationv1alpha1.ClusterMigrationSpec) { spec.Approvals = nil })
+	result.Message += e.hold(ctx, heldBack+result.Message)
 	return result
 }
 
@@ -211,21 +231,21 @@ func HeldBack(object *migrationv1alpha1.ClusterMigration) bool {
 	return object != nil && object.Spec.Pause != nil && strings.HasPrefix(object.Spec.Pause.Reason, heldBack)
 }
 
-// hold keeps later runs from beginning, as migrate pause does; more is what else is written with it.
-func (e *Engine) hold(ctx context.Context, why string, more ...func(*migrationv1alpha1.ClusterMigrationSpec)) string {
+// hold keeps later runs from beginning, as migrate pause does, and as a rollback has done already.
+func (e *Engine) hold(ctx context.Context, why string) string {
 	if err := e.Journal.Gate(ctx); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
 	if err := e.Journal.heed(ctx); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
-	if pause := e.Journal.Object.Spec.Pause; pause != nil {
+	if pause := e.Journal.Object.Spec.Pause; pause != nil && (!HeldBack(e.Journal.Object) || !strings.HasPrefix(why, heldBack)) {
 		return "; later runs are held already, by " + pause.By + ": " + pause.Reason
 	}
 	// A copy, because what the server answers is the spec as it is and the status as it was.
 	object := e.Journal.Object.DeepCopy()
 	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: Clip(why, maxReason), Since: metav1.NewTime(e.Clock.Now())}
-	if err := SetPause(ctx, e.Client, object, pause, more...); err != nil {
+	if err := SetPause(ctx, e.Client, object, pause); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
 	return "; later runs are held until somebody resumes"
