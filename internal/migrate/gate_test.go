@@ -131,12 +131,12 @@ func TestNothingKeepsARunFromGoingOnBehindThePointOfNoReturn(t *testing.T) {
 		before := unless(c.crossed, func(context.Context, *Work) error { return adopt.ErrReplaced })
 		require.ErrorIs(t, before(t.Context(), nil), c.want, name)
 	}
-	// The run still knows which machine it has to take away.
+	// The run still knows which machine it has to take away, and which workers there are to replace: the host of one may be lost, and nobody makes its pod again.
 	record := &adopt.Record{Objects: []map[string]any{
 		{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "al9qy", "name": "master-x", "labels": map[string]any{"app": "master", "node": "x"}}},
 		{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "al9qy", "name": "worker-a", "labels": map[string]any{"app": "worker", "node": "a"}}},
 	}}
-	for step, gone := range map[string][]string{"control-plane/drain": nil, stepLeave: {"master-x"}, stepRetire: {"master-x"}, "workers/a": {"worker-a"}} {
+	for step, gone := range map[string][]string{"control-plane/drain": nil, stepLeave: {"master-x"}, stepRetire: {"master-x", "worker-a"}, "workers/a": {"worker-a"}} {
 		object := journalWith(step, migrationv1alpha1.StepFailed).Object
 		if step == stepRetire {
 			object.Status.Steps = append(object.Status.Steps, migrationv1alpha1.StepRecord{ID: stepLeave, State: migrationv1alpha1.StepDone})

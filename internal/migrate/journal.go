@@ -165,9 +165,18 @@ func podsFrom(object *migrationv1alpha1.ClusterMigration, record *adopt.Record, 
 }
 
 // RemovedBy is what a migration has taken away, or is just taking away. The legacy master's pod may be gone as soon as its etcd may be: somebody ends a VM that would come
-// again empty, and a run that goes on has to know it all the same.
+// again empty, and a run that goes on has to know it all the same. A worker whose host is lost once there is no way back still has a Machine that is to be replaced: nobody makes
+// its pod again.
 func RemovedBy(object *migrationv1alpha1.ClusterMigration, record *adopt.Record) adopt.Removed {
-	return adopt.Removed{Pods: podsFrom(object, record, stepLeave), Configs: Begun(object, plan.PhaseFinalize)}
+	pods := podsFrom(object, record, stepLeave)
+	if record != nil && anyStep(object, func(id string) bool { return id == stepRetire }) {
+		for _, pod := range record.Originals("Pod") {
+			if role, _ := legacy.PartOf(pod); role == legacy.Worker && !slices.Contains(pods, pod.GetName()) {
+				pods = append(pods, pod.GetName())
+			}
+		}
+	}
+	return adopt.Removed{Pods: pods, Configs: Begun(object, plan.PhaseFinalize)}
 }
 
 // CourseOf is what a migration has done to machines and etcd, for the proof.
