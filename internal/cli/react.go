@@ -93,8 +93,12 @@ func (s *session) ready(o runOptions, id string) func(context.Context, migrate.S
 			// The first worker begins the phase, too.
 			before = []string{start.Phase, gate.Node}
 		}
+		gates := o.gates
+		if start.Grows {
+			gates = gate.WithoutChecks(gates) // They ask under the names of the legacy control plane, which has gone by then.
+		}
 		for _, place := range before {
-			if refusal := asker.Ask(ctx, o.gates, place); refusal != nil {
+			if refusal := asker.Ask(ctx, gates, place); refusal != nil {
 				return &migrate.Refusal{Gate: refusal.Gate.Name, Why: s.secrets.text(refusal.Why), Again: refusal.Gate.Again}
 			}
 		}

@@ -40,6 +40,15 @@ type Gate struct {
 	Again time.Duration
 }
 
+// WithoutChecks are gates that ask only their addresses.
+func WithoutChecks(gates []Gate) []Gate {
+	out := slices.Clone(gates)
+	for i := range out {
+		out[i].Checks = nil
+	}
+	return out
+}
+
 // Asker asks gates.
 type Asker struct {
 	// Client makes the requests. It must not follow redirects: the status is that of the address itself.
