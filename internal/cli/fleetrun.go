@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -201,7 +200,7 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 		return err
 	}
 	w.lock = &migrate.Lock{
-		Client: w.change.Client, Clock: s.app.Clock, Key: f.key(), Holder: s.who() + fmt.Sprintf(" (%d)", os.Getpid()), Duration: o.run.lease, Gone: s.gone, Tell: w.tell,
+		Client: w.change.Client, Clock: s.app.Clock, Key: f.key(), Holder: s.holder(), Duration: o.run.lease, Gone: s.gone, Tell: w.tell,
 	}
 	if err := w.lock.Acquire(ctx); err != nil {
 		return w.notLocked(err)
@@ -549,7 +548,7 @@ func (w *fleetWork) member(id string) *session {
 	s := w.session
 	app := s.app
 	app.Err = &lines{w: s.app.Err, lead: []byte(id + "  ")}
-	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running}
+	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, mark: s.mark}
 }
 
 // memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.

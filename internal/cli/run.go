@@ -943,7 +943,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		return nil, fmt.Errorf("cluster %s is migrated in namespace %s, and was translated into %s", u.id, namespace, u.found.result.Namespace)
 	}
 	lock := &migrate.Lock{
-		Client: change.Client, Clock: clk, Key: migrate.LockKey(namespace, u.id), Holder: s.who() + fmt.Sprintf(" (%d)", os.Getpid()),
+		Client: change.Client, Clock: clk, Key: migrate.LockKey(namespace, u.id), Holder: s.holder(),
 		Duration: o.lease, Gone: s.gone, Tell: view.tell,
 	}
 	counter := &migrate.Counter{}
@@ -1151,14 +1151,20 @@ func (s *session) signed(ctx context.Context, c client.Client) (string, error) {
 	return migrate.Clip(s.who()+" as "+name, mostSigned), nil
 }
 
-// gone tells that a lock's holder was a process of this machine and user that has ended.
+// holder names this process in a lock: who, its id, where that id counts, and something that no other process has. Containers may share a host's name, and all of them begin with process 1.
+func (s *session) holder() string {
+	return fmt.Sprintf("%s (%d %s %s)", s.who(), os.Getpid(), cmp.Or(processSpace(), "-"), s.mark)
+}
+
+// gone tells that a lock's holder was a process of this machine and user that has ended. Where its id counts has to be where it would count here.
 func (s *session) gone(holder string) bool {
-	var pid int
 	rest, found := strings.CutPrefix(holder, s.who()+" (")
 	if !found {
 		return false
 	}
-	if _, err := fmt.Sscanf(rest, "%d)", &pid); err != nil || pid == os.Getpid() {
+	var pid int
+	var space, mark string
+	if n, err := fmt.Sscanf(strings.TrimSuffix(rest, ")"), "%d %s %s", &pid, &space, &mark); err != nil || n != 3 || space != processSpace() || mark == s.mark {
 		return false
 	}
 	return !processRuns(pid)

@@ -612,3 +612,23 @@ func TestARunFollowsThePlaybookOfTheLastOne(t *testing.T) {
 		}
 	}
 }
+
+// TestAProcessIsKnownByMoreThanItsNumber: in containers that share a host's name everybody is process 1, and a number says nothing of another namespace.
+func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
+	t.Parallel()
+	space := processSpace()
+	if space == "" {
+		t.Skip("this system does not tell where process ids count")
+	}
+	s, other := &session{mark: "01"}, &session{mark: "02"}
+	assert.NotEqual(t, s.holder(), other.holder())
+	const nobody = 1 << 30 // more than a process can be
+	holder := func(who string, pid int, space, mark string) string { return fmt.Sprintf("%s (%d %s %s)", who, pid, space, mark) }
+	assert.True(t, s.gone(holder(s.who(), nobody, space, "03")))
+	for _, there := range []string{
+		s.holder(), other.holder(), holder(s.who(), nobody, "feedbeef", "03"), holder(s.who(), nobody, space, s.mark), holder("eve@elsewhere", nobody, space, "03"),
+		fmt.Sprintf("%s (%d)", s.who(), nobody), s.who(), "",
+	} {
+		assert.False(t, s.gone(there), there)
+	}
+}
