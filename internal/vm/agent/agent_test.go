@@ -170,6 +170,87 @@ func TestADiskThatCannotBeReadIsNotTakenForBlank(t *testing.T) {
 	assert.Contains(t, g.has("/run/capk/problems.json"), "input/output error")
 }
 
+// TestADiskThatBlkidDoesNotKnowIsNotTakenForBlank: it ends the same way for what it cannot read, and for a superblock that is damaged.
+func TestADiskThatBlkidDoesNotKnowIsNotTakenForBlank(t *testing.T) {
+	nothing := exec.CommandContext(t.Context(), "sh", "-c", "exit 2").Run()
+	require.Error(t, nothing)
+	disk := func(size int64, at int64, content string) func(path string) {
+		return func(path string) {
+			require.NoError(t, os.Truncate(path, size))
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte(content), at)
+			require.NoError(t, errors.Join(err, f.Close()))
+		}
+	}
+	for name, test := range map[string]struct {
+		disk   func(path string)
+		refuse string
+	}{
+		"a new one":                {disk: func(path string) { require.NoError(t, os.Truncate(path, 1<<30)) }},
+		"a small new one":          {disk: func(path string) { require.NoError(t, os.Truncate(path, 1<<20)) }},
+		"something at its start":   {disk(1<<30, 0, "LUKS"), "there is something at byte 0"},
+		"half a superblock":        {disk(1<<30, 1100, "/var/lib/etcd"), "there is something at byte 1100"},
+		"a copy of a superblock":   {disk(1<<30, 32768<<12+0x38, "\x53\xef"), "there is a copy of one at byte 134217728"},
+		"a copy with small blocks": {disk(1<<30, 8193<<10+0x38, "\x53\xef"), "there is a copy of one at byte 8389632"},
+		"what cannot be read": {func(path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Mkdir(path, 0o700))
+		}, "is a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGuest(t)
+			g.put("/dev/disk/by-id/virtio-etcd", "")
+			test.disk(filepath.Join(g.Root, "/dev/disk/by-id/virtio-etcd"))
+			g.answer = func(command string) (string, error) {
+				if strings.HasPrefix(command, "blkid") {
+					return "", nothing
+				}
+				return "", nil
+			}
+			g.setup(contract.GuestConfig{Mounts: []contract.Mount{{Disk: "etcd", Path: "/var/lib/etcd"}}})
+			all := strings.Join(g.commands, "\n")
+			if test.refuse == "" {
+				assert.Contains(t, all, "mkfs.ext4")
+				return
+			}
+			assert.NotContains(t, all, "mkfs")
+			assert.NotContains(t, all, "mount -t ext4")
+			assert.Contains(t, g.has("/run/capk/problems.json"), test.refuse)
+		})
+	}
+}
+
+// TestBlkidEndsTheSameWayForADamagedSuperblock, which is why its word is not enough.
+func TestBlkidEndsTheSameWayForADamagedSuperblock(t *testing.T) {
+	for _, program := range []string{"mkfs.ext4", "blkid"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	g := newGuest(t)
+	const device = "/dev/disk/by-id/virtio-etcd"
+	g.put(device, "")
+	path := filepath.Join(g.Root, device)
+	require.NoError(t, os.Truncate(path, 256<<20))
+	out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", "-b", "4096", path).CombinedOutput()
+	require.NoError(t, err, string(out))
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(make([]byte, 4096), 0)
+	require.NoError(t, errors.Join(err, f.Close()))
+	g.answer = func(command string) (string, error) {
+		if !strings.HasPrefix(command, "blkid") {
+			return "", nil
+		}
+		out, err := exec.CommandContext(t.Context(), "blkid", "-p", path).CombinedOutput()
+		return string(out), err
+	}
+	g.setup(contract.GuestConfig{Mounts: []contract.Mount{{Disk: "etcd", Path: "/var/lib/etcd"}}})
+	assert.NotContains(t, strings.Join(g.commands, "\n"), "mkfs")
+	assert.Contains(t, g.has("/run/capk/problems.json"), "there is a copy of one at byte 134217728")
+}
+
 func TestAMissingDiskIsAProblemWithItsName(t *testing.T) {
 	g := newGuest(t)
 	g.setup(contract.GuestConfig{Mounts: []contract.Mount{{Disk: "kubelet", Path: "/var/lib/kubelet"}}})

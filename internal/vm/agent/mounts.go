@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,6 +81,9 @@ func format(ctx context.Context, sys *System, device string, m contract.Mount) e
 	switch {
 	case err == nil:
 	case exitCode(err) == nothingFound:
+		if err := blank(sys.path(device)); err != nil {
+			return fmt.Errorf("looking at %s, of which blkid knows nothing: %w", device, err)
+		}
 		// Inode tables are made lazily, else a large disk costs minutes.
 		if _, err := sys.Run(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", device); err != nil {
 			return err
@@ -109,6 +114,47 @@ func format(ctx context.Context, sys *System, device string, m contract.Mount) e
 		return err
 	}
 	return sys.write(filepath.Join(hidden, "complete"), "", 0o600)
+}
+
+// ErrNotBlank means that a disk has something on it that is not known.
+var ErrNotBlank = errors.New("it is not blank, so no file system is made on it")
+
+// ext4 has the magic number at this place of a superblock, and copies of the superblock before group 1, which begins here for blocks of 1, 2 and 4 KiB
+// (kernel, Documentation/filesystems/ext4, "Super Block" and "Layout").
+const (
+	magicAt = 0x38
+	magic   = "\x53\xef"
+)
+
+func superblockCopies() []int64 { return []int64{8193 << 10, 16384 << 11, 32768 << 12} }
+
+// blank makes sure that a disk is as it was made, with nothing but zeros. blkid ends the same way when it finds nothing, when a read fails, and when a superblock is damaged whose copies would mend
+// it: a disk that held etcd for years must not be formatted for a bad sector.
+func blank(path string) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("opening it: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	head := make([]byte, 4096)
+	if _, err := f.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("reading its beginning: %w", err)
+	}
+	if at := bytes.IndexFunc(head, func(r rune) bool { return r != 0 }); at >= 0 {
+		return fmt.Errorf("%w: there is something at byte %d; e2fsck -n says whether it is a damaged ext4", ErrNotBlank, at)
+	}
+	for _, at := range superblockCopies() {
+		found := make([]byte, len(magic))
+		switch _, err := f.ReadAt(found, at+magicAt); {
+		case errors.Is(err, io.EOF):
+			return nil // The disk is smaller.
+		case err != nil:
+			return fmt.Errorf("reading it at byte %d: %w", at+magicAt, err)
+		case string(found) == magic:
+			return fmt.Errorf("%w: its superblock is gone, and there is a copy of one at byte %d", ErrNotBlank, at)
+		}
+	}
+	return nil
 }
 
 func mounted(ctx context.Context, sys *System, path string) bool {
