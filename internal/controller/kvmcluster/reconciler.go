@@ -219,7 +219,8 @@ func setBoth(s *scope, condition metav1.Condition) {
 	conditions.Set(s.infra, condition)
 }
 
-// remove waits for the machines, takes back the objects of the endpoint and lets go. Endpoints of other namespaces stay as they are.
+// remove waits for the machines, takes back the objects of the endpoint and lets go. Endpoints of other namespaces stay as they are. While machines are left, of a cluster that lives or drains them,
+// the API stays reachable: a deletion that was a mistake cannot be taken back, and control planes come and go meanwhile.
 func (r *Reconciler) remove(ctx context.Context, s *scope) error {
 	name := clusterName(s)
 	machines := &infrav1.KVMMachineList{}
@@ -236,7 +237,7 @@ func (r *Reconciler) remove(ctx context.Context, s *scope) error {
 			Message: "Waiting for KVMMachines to be deleted: " + listed(names),
 		})
 		// Their deletion triggers the next reconciliation.
-		return nil
+		return r.serveOn(ctx, s)
 	}
 	left, err := r.removeObjects(ctx, s)
 	if err != nil {
@@ -251,6 +252,17 @@ func (r *Reconciler) remove(ctx context.Context, s *scope) error {
 	}
 	finalizerOff(s.infra)
 	return nil
+}
+
+// serveOn keeps the endpoint as the machines are that are left. Of a Cluster that is gone nobody knows how it was to be reached.
+func (r *Reconciler) serveOn(ctx context.Context, s *scope) error {
+	if s.cluster == nil {
+		return nil
+	}
+	if err := r.readMachines(ctx, s); err != nil {
+		return err
+	}
+	return failure.Join(r.ensureObjects(ctx, s), r.ensureExternal(ctx, s))
 }
 
 func finalizerOff(infra *infrav1.KVMCluster) {

@@ -595,6 +595,35 @@ func TestDeletionWaitsForMachinesAndLeavesNothing(t *testing.T) {
 	require.NoError(t, w.once(), "nothing to do is no error")
 }
 
+// TestTheAPIStaysReachableWhileADeletedKVMClusterWaits for the machines of a Cluster that lives: the deletion cannot be taken back, and control planes are replaced meanwhile.
+func TestTheAPIStaysReachableWhileADeletedKVMClusterWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, infrav1.KVMClusterSpec{}, kvmMachine("m1"), pod("m1", contract.RoleControlPlane, "10.0.0.1", true, true))
+	w.settle()
+	require.NoError(t, w.Delete(t.Context(), w.infra()))
+	w.settle()
+	for _, o := range []client.Object{kvmMachine("m2"), pod("m2", contract.RoleControlPlane, "10.0.0.2", true, true)} {
+		require.NoError(t, w.Create(t.Context(), o))
+	}
+	for _, o := range []client.Object{kvmMachine("m1"), pod("m1", contract.RoleControlPlane, "10.0.0.1", true, true)} {
+		require.NoError(t, w.Delete(t.Context(), o))
+	}
+	w.settle()
+	slices := &discoveryv1.EndpointSliceList{}
+	require.NoError(t, w.List(t.Context(), slices, client.InNamespace(namespace)))
+	require.NotEmpty(t, slices.Items)
+	for i := range slices.Items {
+		for _, e := range slices.Items[i].Endpoints {
+			assert.Equal(t, []string{"10.0.0.2"}, e.Addresses)
+		}
+		assert.NotEmpty(t, slices.Items[i].Endpoints)
+	}
+	require.NoError(t, w.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c1-control-plane"}}))
+	w.settle()
+	assert.True(t, w.get("c1-control-plane", &corev1.Service{}))
+	assert.Equal(t, infrav1.WaitingForMachinesReason, conditions.GetReason(w.infra(), clusterv1.ReadyCondition))
+}
+
 func TestACrashAfterAnyWriteChangesNothing(t *testing.T) {
 	t.Parallel()
 	crash := errors.New("crash")
