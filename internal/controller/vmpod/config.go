@@ -121,7 +121,7 @@ func apiPort(cluster *clusterv1.Cluster) int32 {
 // addDisks adds the disks and where the guest mounts them. The root disk is first.
 func addDisks(c *contract.Config, in *Input) error {
 	r := &in.Machine.Spec.Resources
-	root, err := sizeOf("spec.resources.disk", r.Disk, DefaultDisk)
+	root, err := diskSizeOf("spec.resources.disk", r.Disk, DefaultDisk)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func addDisks(c *contract.Config, in *Input) error {
 		if !x.wanted {
 			continue
 		}
-		size, err := sizeOf(x.field, x.size, "")
+		size, err := diskSizeOf(x.field, x.size, "")
 		if err != nil {
 			return err
 		}

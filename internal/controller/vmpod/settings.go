@@ -2,6 +2,7 @@ package vmpod
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,11 +78,24 @@ const (
 //
 // Too little, and the kernel kills the virtual machine; so it is generous, and requests equal limits.
 func (s *Settings) PodMemory(guest int64, cpus int32) resource.Quantity {
-	total := guest + guest/memoryShare + int64(cpus)*memoryPerCPU + runDirLimit + s.Overhead.Value()
-	// Whole mebibytes read better, in kubectl and in a failure of the scheduler.
 	const mebibyte = 1 << 20
-	total = (total + mebibyte - 1) / mebibyte * mebibyte
-	return *resource.NewQuantity(total, resource.BinarySI)
+	// Whole mebibytes read better, in kubectl and in a failure of the scheduler.
+	return *resource.NewQuantity(upTo(mebibyte, guest+guest/memoryShare+int64(cpus)*memoryPerCPU+runDirLimit+s.Overhead.Value()), resource.BinarySI)
+}
+
+// upTo rounds up to whole units, or down where there is no room above.
+func upTo(unit, n int64) int64 {
+	if n > math.MaxInt64-unit {
+		return n / unit * unit
+	}
+	return (n + unit - 1) / unit * unit
+}
+
+// diskSizeOf is the size of a disk, which has whole sectors: qemu-img refuses to make one of 15500001.
+func diskSizeOf(field string, size, otherwise infrav1.Size) (int64, error) {
+	const sector = 512
+	bytes, err := sizeOf(field, size, otherwise)
+	return upTo(sector, bytes), err
 }
 
 // GraceSeconds is the pod's termination grace period.

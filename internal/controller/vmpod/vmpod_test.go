@@ -188,6 +188,18 @@ func TestPodMemoryCoversTheGuestAndGrowsWithIt(t *testing.T) {
 	assert.Equal(t, "1352Mi", new(s.PodMemory(1<<30, 4)).String(), "1024 + 8 + 32 + 32 + 256")
 }
 
+// TestDisksHaveWholeSectors, whatever size people think of: qemu-img refuses others.
+func TestDisksHaveWholeSectors(t *testing.T) {
+	t.Parallel()
+	for size, bytes := range map[infrav1.Size]int64{"15500M": 15500000256, "20500MB": 20500000256, "12.7Gi": 13636521472, "15G": 15000000000, "1": 512, "9223372036854775807": 9223372036854775296} {
+		in := worker()
+		in.Machine.Spec.Resources.Disk = size
+		config, err := vmpod.Config(in, settings())
+		require.NoError(t, err, size)
+		assert.Equal(t, bytes, config.Disks[0].SizeBytes, size)
+	}
+}
+
 func TestGracePeriodLeavesTimeAfterTheShutdown(t *testing.T) {
 	t.Parallel()
 	pod, err := vmpod.Pod(worker(), settings())
