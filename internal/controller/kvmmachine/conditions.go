@@ -130,19 +130,20 @@ func unwell(v verdict, pod *corev1.Pod) verdict {
 	return v
 }
 
+// unscheduledVerdict is no failure of the machine: health checks, which wait for False, would delete it, and its replacement would find no room either.
 func unscheduledVerdict(pod *corev1.Pod) verdict {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return no(orElse(c.Reason, ReasonPending), "no host for the pod: "+orElse(c.Message, "the scheduler gives no reason"))
+			return maybe(orElse(c.Reason, ReasonPending), "no host for the pod: "+orElse(c.Message, "the scheduler gives no reason"))
 		}
 	}
-	return no(ReasonPending, "the pod waits for the scheduler")
+	return maybe(ReasonPending, "the pod waits for the scheduler")
 }
 
 func waitingVerdict(pod *corev1.Pod, w *corev1.ContainerStateWaiting) verdict {
 	switch w.Reason {
 	case "", "ContainerCreating", "PodInitializing":
-		return no(ReasonStarting, "host "+pod.Spec.NodeName+" prepares volumes, network and image; if this lasts, look at the events of the pod")
+		return maybe(ReasonStarting, "host "+pod.Spec.NodeName+" prepares volumes, network and image; if this lasts, look at the events of the pod") // An image may be pulled for long.
 	default:
 		return no(w.Reason, orElse(w.Message, "the container waits on host "+pod.Spec.NodeName))
 	}
@@ -168,7 +169,8 @@ func endReason(t *corev1.ContainerStateTerminated) string {
 
 // bootstrapVerdict tells what became of the bootstrap data. Once decided it stays so: the launcher's log may be gone by the next
 // time anybody looks. A Node that is ready is proof enough: of a worker even that it did not fail, as was thought of a guest whose proof was lost
-// when it was reset, for health checks would delete what works. A control plane's Node is ready before kubeadm has made etcd join, which may fail.
+// when it was reset, for health checks would delete what works. A control plane's Node is ready before kubeadm has made etcd join, which may fail: its word counts only when nothing has been heard of
+// the guest, as after a restart of this program, and when kubeadm has marked it, which is the last thing it does.
 func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contract.Role, node *corev1.Node, vm verdict) verdict {
 	ready := node != nil && nodeReady(node).status == metav1.ConditionTrue
 	switch {
@@ -180,7 +182,7 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contra
 		return yes(ReasonBootstrapSucceeded, problems(facts))
 	case facts.Bootstrap == contract.BootstrapFailed:
 		return bootstrapFailed(facts)
-	case ready:
+	case ready && facts.Bootstrap == "" && marked(node):
 		return yes(ReasonBootstrapSucceeded, "")
 	case vm.status != metav1.ConditionTrue:
 		return maybe(ReasonStarting, "the virtual machine does not run yet")
@@ -189,6 +191,12 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contra
 	default:
 		return maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")
 	}
+}
+
+// marked tells that kubeadm's phase mark-control-plane has passed (kubernetes, cmd/kubeadm/app/phases/markcontrolplane).
+func marked(node *corev1.Node) bool {
+	_, found := node.Labels["node-role.kubernetes.io/control-plane"]
+	return found
 }
 
 // bootstrapFailed says why, with the end of the guest's log.

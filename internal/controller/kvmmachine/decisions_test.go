@@ -63,10 +63,10 @@ func TestVirtualMachineFromItsPod(t *testing.T) {
 	}{
 		"ending":                           {pod: deleted, status: "False", reason: ReasonStopping, says: "1970"},
 		"evicted by the kubelet":           {pod: evicted, ever: true, status: "False", reason: ReasonGone, says: "short of memory"},
-		"no host fits":                     {pod: unscheduled, status: "False", reason: "Unschedulable", says: "0/3 nodes"},
-		"not seen by the scheduler":        {pod: &corev1.Pod{}, status: "False", reason: ReasonPending},
+		"no host fits":                     {pod: unscheduled, status: "Unknown", reason: "Unschedulable", says: "0/3 nodes"},
+		"not seen by the scheduler":        {pod: &corev1.Pod{}, status: "Unknown", reason: ReasonPending},
 		"not seen by the kubelet":          {pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: "h"}}, status: "False", reason: ReasonStarting, says: "host h"},
-		"being created":                    {pod: podWith(waiting("ContainerCreating")), status: "False", reason: ReasonStarting, says: "host-1"},
+		"being created":                    {pod: podWith(waiting("ContainerCreating")), status: "Unknown", reason: ReasonStarting, says: "host-1"},
 		"image missing":                    {pod: podWith(waiting("ImagePullBackOff")), status: "False", reason: "ImagePullBackOff", says: "because"},
 		"crashing":                         {pod: podWith(crashing), ever: true, status: "False", reason: "DiskFull", says: "12 GiB are missing"},
 		"out of memory":                    {pod: podWith(killed), status: "False", reason: "OOMKilled", says: "137"},
@@ -107,6 +107,12 @@ func nodeThatIs(ready corev1.ConditionStatus) *corev1.Node {
 	return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Kubelet"}}}}
 }
 
+// marks does what kubeadm does last.
+func marks(node *corev1.Node) *corev1.Node {
+	node.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}
+	return node
+}
+
 func TestBootstrapIsDecidedOnce(t *testing.T) {
 	t.Parallel()
 	up := yes(ReasonRunning, "")
@@ -128,7 +134,11 @@ func TestBootstrapIsDecidedOnce(t *testing.T) {
 		"succeeded":                 {current: open, facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded}, vm: up, want: yes(ReasonBootstrapSucceeded, "")},
 		"succeeded, but":            {facts: guest.Facts{Bootstrap: contract.BootstrapSucceeded, Problems: []string{"no share"}}, vm: up, want: yes(ReasonBootstrapSucceeded, "problems in the guest: no share")},
 		"failed":                    {facts: guest.Facts{Bootstrap: contract.BootstrapFailed, BootstrapMessage: "no\nsuccess", BootstrapLog: "last\nwords"}, vm: up, want: no(ReasonBootstrapFailed, "bootstrapping failed in the guest: no success"+logHeading+"last\nwords")},
-		"log lost, Node ready":      {node: nodeThatIs("True"), vm: up, want: yes(ReasonBootstrapSucceeded, "")},
+		"log lost, Node ready":      {role: contract.RoleWorker, node: nodeThatIs("True"), vm: up, want: yes(ReasonBootstrapSucceeded, "")},
+		"log lost, Node marked":     {role: contract.RoleControlPlane, node: marks(nodeThatIs("True")), vm: up, want: yes(ReasonBootstrapSucceeded, "")},
+		"log not read yet":          {role: contract.RoleControlPlane, node: nodeThatIs("True"), vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},
+		"Node ready, kubeadm runs":  {facts: guest.Facts{Bootstrap: contract.BootstrapRunning}, role: contract.RoleControlPlane, node: marks(nodeThatIs("True")), vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},
+		"Node ready, kubeadm fails": {current: open, facts: guest.Facts{Bootstrap: contract.BootstrapFailed}, role: contract.RoleControlPlane, node: marks(nodeThatIs("True")), vm: up, want: no(ReasonBootstrapFailed, "bootstrapping failed in the guest")},
 		"log lost, Node not ready":  {node: nodeThatIs("False"), vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},
 		"silent since its start":    {vm: up, want: maybe(ReasonGuestSilent, "nothing has been heard of the guest yet: it boots, or it cannot; the console's log says how far it got")},
 		"spoke, and is at work":     {facts: guest.Facts{Bootstrap: contract.BootstrapRunning}, vm: up, want: maybe(ReasonBootstrapRunning, "the bootstrap data run in the guest")},

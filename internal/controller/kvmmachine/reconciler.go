@@ -58,7 +58,7 @@ type Reconciler struct {
 	clientsets clientsets
 	// leaving lets one control plane machine go at a time.
 	leaving sync.Mutex
-	// started is when the controller was set up.
+	// started is when the controller began to work.
 	started time.Time
 }
 

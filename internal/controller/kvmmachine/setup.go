@@ -59,8 +59,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			return fmt.Errorf("indexing KVMMachines by %s: %w", field, err)
 		}
 	}
-	r.started = r.Clock.Now()
-	wake := &waker{}
+	// Not when it is set up: one that stands by for hours is not connected to any workload cluster meanwhile.
+	wake := &waker{began: func() { r.started = r.Clock.Now() }}
 	streams := r.LogStreams
 	if streams == 0 {
 		streams = guest.DefaultStreams
@@ -160,6 +160,9 @@ func (r *Reconciler) workloadClientset(ctx context.Context, cluster client.Objec
 
 // waker puts machines into the controller's queue.
 type waker struct {
+	// began is called when the controller starts, before its first reconciliation.
+	began func()
+
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
@@ -168,6 +171,7 @@ type waker struct {
 func (w *waker) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.began()
 	w.queue = queue
 	return nil
 }
