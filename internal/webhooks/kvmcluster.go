@@ -25,7 +25,12 @@ var _ admission.Validator[*infrav1.KVMCluster] = &Cluster{}
 func (*Cluster) ValidateCreate(_ context.Context, c *infrav1.KVMCluster) (admission.Warnings, error) {
 	problems := clusterName(c)
 	problems = append(problems, clusterSpec(field.NewPath("spec"), &c.Spec)...)
-	return nil, refused("KVMCluster", c.Name, problems)
+	var warnings admission.Warnings
+	if _, name := nameOf(c); name != "" && len(validation.IsDNS1035Label(name)) > 0 {
+		// Kubernetes 1.36 switched RelaxedServiceNameValidation on (pkg/features/kube_features.go).
+		warnings = append(warnings, fmt.Sprintf("cluster %s: API servers before Kubernetes 1.36 refuse the Service %s-control-plane, because its name does not begin with a letter", name, name))
+	}
+	return warnings, refused("KVMCluster", c.Name, problems)
 }
 
 // ValidateUpdate checks a changed spec. What was accepted once is not judged again, and while an object is being deleted nothing is
@@ -44,12 +49,17 @@ func (*Cluster) ValidateDelete(context.Context, *infrav1.KVMCluster) (admission.
 	return nil, nil
 }
 
+// nameOf is the name of the cluster, and where it says so.
+func nameOf(c *infrav1.KVMCluster) (*field.Path, string) {
+	if label := c.Labels[clusterv1.ClusterNameLabel]; label != "" {
+		return field.NewPath("metadata", "labels").Key(clusterv1.ClusterNameLabel), label
+	}
+	return field.NewPath("metadata", "name"), c.Name
+}
+
 // clusterName checks that the Services can be called after the cluster.
 func clusterName(c *infrav1.KVMCluster) field.ErrorList {
-	at, name := field.NewPath("metadata", "name"), c.Name
-	if label := c.Labels[clusterv1.ClusterNameLabel]; label != "" {
-		at, name = field.NewPath("metadata", "labels").Key(clusterv1.ClusterNameLabel), label
-	}
+	at, name := nameOf(c)
 	if name == "" || len(validation.IsDNS1123Label(name+"-control-plane")) == 0 {
 		return nil
 	}

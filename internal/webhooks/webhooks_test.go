@@ -284,6 +284,16 @@ func TestTemplatesStayAsTheyAre(t *testing.T) {
 	require.ErrorContains(t, err, `spec.template.spec.failureDomainLabel: Invalid value: "a b": is no label name`)
 }
 
+// TestANameThatOlderAPIServersRefuseIsWarnedOf, and let pass: newer ones make the Service.
+func TestANameThatOlderAPIServersRefuseIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	for name, warned := range map[string]bool{"c1": false, "8y5ck": true, "": false} {
+		warnings, err := (&Cluster{}).ValidateCreate(t.Context(), &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		require.NoError(t, err)
+		assert.Equal(t, warned, len(warnings) > 0, name)
+	}
+}
+
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
