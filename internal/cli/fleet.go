@@ -88,7 +88,7 @@ func readFleetFile(name string) (*fleetFile, error) {
 	read, err := fleet.Read(didYouMean, playbook.Layer{Name: name, Data: data})
 	var invalid *playbook.InvalidError
 	if errors.As(err, &invalid) {
-		return nil, &UsageError{Message: invalid.Error(), Hint: "migrate fleet schema prints what a fleet can say"}
+		return nil, &UsageError{Message: invalid.Error(), Hint: "migrate fleet schema prints what a fleet can say", Err: invalid}
 	}
 	if err != nil {
 		return nil, err
@@ -249,7 +249,7 @@ not meant (exit code 3). Whether its clusters exist is seen by migrate fleet pla
 			}
 			f, err := s.readFleet(file, books)
 			if err != nil {
-				return err
+				return s.tellMistakes(cmd.Context(), resolved, []string{file}, err)
 			}
 			all := doubts{Files: []string{file}, Doubts: append([]string{}, f.Doubts()...)}
 			for i, book := range f.books {

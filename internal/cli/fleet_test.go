@@ -35,6 +35,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 )
 
 const shippedFleet = "../../playbooks/fleets/in-waves.yaml"
@@ -66,6 +67,13 @@ func TestFleetCommands(t *testing.T) {
 	got = run(t, "fleet", "lint", "-f", shippedFleet, "-o", "json")
 	require.Equal(t, CodeOK, got.code)
 	assert.JSONEq(t, `{"files": ["`+shippedFleet+`"], "doubts": []}`, got.stdout)
+
+	broken := fleetOf(t, "  playbooks: [book.yaml, none.yaml]\n  wave: []\n")
+	got = run(t, "fleet", "lint", "-f", broken, "-o", "json")
+	require.Equal(t, CodeUsage, got.code)
+	var told struct{ Mistakes []playbook.Mistake }
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &told), got.stdout)
+	assert.NotEmpty(t, told.Mistakes)
 
 	from := copyInputs(t, "al9qy", "b4n9x")
 	wrong := fleetOf(t, "  wave: []\n")
