@@ -171,6 +171,7 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 	if err != nil {
 		return err
 	}
+	o.run.began = s.app.Clock.Now()
 	w := &fleetWork{session: s, o: o, reports: reports, file: f}
 	if w.metrics, err = s.serveMetrics(ctx, o.run.metricsAddress); err != nil {
 		return err

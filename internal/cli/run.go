@@ -84,6 +84,8 @@ type runOptions struct {
 	keep bool
 	// first are the workers that are replaced first, limit how many in one run, surge how many new ones come at once, abreast how many are replaced at the same time.
 	first []string
+	// began is when the command was given, with the approvals that are given with it.
+	began time.Time
 	// fewFirst leaves out those of first that the cluster does not have.
 	fewFirst bool
 	limit    int
@@ -307,6 +309,7 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 
 // turns runs until there is nothing to wait for; without --wait that is once.
 func (s *session) turns(ctx context.Context, o runOptions, outs []output, id string) error {
+	o.began = s.app.Clock.Now()
 	for turn := 0; ; turn++ {
 		end := s.ending()
 		result, err := s.runOnce(ctx, o, outs, id)
@@ -519,7 +522,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
 	opts := migrate.Options{
-		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, Terms: o.terms, Accepted: u.accepted,
+		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, ApprovedAt: o.began, Terms: o.terms, Accepted: u.accepted,
 		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Playbook: o.rules(), Estimates: &o.estimates,
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,

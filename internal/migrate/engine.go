@@ -46,8 +46,9 @@ type Options struct {
 	Run, By, Tool string
 	// Until is the phase after which it ends; empty is [DefaultUntil].
 	Until string
-	// Approved are the gates that people have opened.
-	Approved []string
+	// Approved are the gates that people have opened with the command, which they gave at ApprovedAt; zero has them count for ever.
+	Approved   []string
+	ApprovedAt time.Time
 	// MaxWorkers is how many workers one run replaces; zero for all. With PerWindow all runs of one window together replace so many, where a window is open.
 	MaxWorkers int
 	PerWindow  bool
@@ -471,7 +472,7 @@ func (e *Engine) agreed(ctx context.Context, phase Phase, step Step) error {
 // closed tells which approval is missing for the next step.
 func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 	for _, a := range e.agreements(ctx, phase, step) {
-		if !slices.Contains(e.opts.Approved, a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms) {
+		if !e.approvedHere(a.gate) && !Approved(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms) {
 			return e.unapproved(phase, step, a)
 		}
 	}
@@ -485,6 +486,12 @@ func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 		return result
 	}
 	return e.shut(ctx, phase, step)
+}
+
+// approvedHere tells that an approval was given with the run. It counts no longer than one on record would: a run may wait for weeks.
+func (e *Engine) approvedHere(gate string) bool {
+	term := e.opts.Terms[gate]
+	return slices.Contains(e.opts.Approved, gate) && (term <= 0 || e.opts.ApprovedAt.IsZero() || e.Clock.Now().Before(e.opts.ApprovedAt.Add(term)))
 }
 
 // shut asks whether what would begin with a step may begin now. Only where a run can rest is it asked: what has begun is brought to a safe end, whatever the time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,6 +57,10 @@ func TestAStepThatNeedsAnApprovalWaitsForIt(t *testing.T) {
 	assert.Equal(t, Result{Outcome: Paused, Message: "step move/two needs the approval final", Gate: "final"}, *e.closed(t.Context(), phase, steps[1]))
 	e.opts.Approved = []string{"final"}
 	assert.Nil(t, e.closed(t.Context(), phase, steps[1]))
+	e.opts.Terms, e.opts.ApprovedAt = Terms{"final": time.Hour}, e.Clock.Now()
+	assert.Nil(t, e.closed(t.Context(), phase, steps[1]))
+	e.opts.ApprovedAt = e.opts.ApprovedAt.Add(-time.Hour)
+	assert.NotNil(t, e.closed(t.Context(), phase, steps[1]), "the run has waited for too long since")
 	e.opts.Approved, e.Journal = nil, journalWith("move/two", migrationv1alpha1.StepFailed)
 	assert.Nil(t, e.closed(t.Context(), phase, steps[1]), "it was begun with an approval")
 }
