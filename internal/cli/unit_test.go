@@ -623,7 +623,9 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	s, other := &session{mark: "01"}, &session{mark: "02"}
 	assert.NotEqual(t, s.holder(), other.holder())
 	const nobody = 1 << 30 // more than a process can be
-	holder := func(who string, pid int, space, mark string) string { return fmt.Sprintf("%s (%d %s %s)", who, pid, space, mark) }
+	holder := func(who string, pid int, space, mark string) string {
+		return fmt.Sprintf("%s (%d %s %s)", who, pid, space, mark)
+	}
 	assert.True(t, s.gone(holder(s.who(), nobody, space, "03")))
 	for _, there := range []string{
 		s.holder(), other.holder(), holder(s.who(), nobody, "feedbeef", "03"), holder(s.who(), nobody, space, s.mark), holder("eve@elsewhere", nobody, space, "03"),

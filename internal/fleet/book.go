@@ -502,13 +502,20 @@ func (d *deciding) canary(group *Group) Waiting {
 	return Waiting{}
 }
 
-// cluster decides about one cluster; w is why its wave keeps it waiting, if it does. What rests half-way goes on all the same, and no further than it must.
-func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting) error {
+// start is what would begin with a cluster. What rests half-way goes on although its wave keeps it waiting, and no further than it must.
+func (d *deciding) start(at int, m Member, p *Progress, w Waiting) (Start, Waiting) {
 	group := &d.Roster.Groups[at]
 	start := Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, TakenBack: p.Standing == TakenBack, Namespace: p.Namespace}
 	if p.Half && w.Cause != "" {
 		start.Until, start.Rest, w = p.Next(), true, Waiting{}
 	}
+	return start, w
+}
+
+// cluster decides about one cluster; w is why its wave keeps it waiting, if it does.
+func (d *deciding) cluster(at int, m Member, p *Progress, fresh bool, w Waiting) error {
+	group := &d.Roster.Groups[at]
+	start, w := d.start(at, m, p, w)
 	if d.Record.Hold != nil {
 		w = Waiting{Cause: ByHold, Why: d.Record.Hold.String()}
 	}

@@ -168,11 +168,7 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		return Done
 	case w.Book.Record.Hold != nil:
 		return Held
-	case !w.late.IsZero():
-		return ""
-	case w.Wait && len(w.Book.exposed(d)) > 0: // Who started the run has to hear of it, however long others wait for their windows.
-		return Waits
-	case w.Wait && (!d.Wake.IsZero() || w.hears(d)):
+	case w.stays(d):
 		return ""
 	case !d.Wake.IsZero():
 		return Waits
@@ -188,6 +184,12 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		}
 	}
 	return worst
+}
+
+// stays tells that there is something to wait for. Where the loss of a machine stops writes, and people are waited for, who started the run has to hear of it, however long others
+// wait for their windows.
+func (w *Worker) stays(d Decision) bool {
+	return !w.late.IsZero() || w.Wait && len(w.Book.exposed(d)) == 0 && (!d.Wake.IsZero() || w.hears(d))
 }
 
 // hears tells that an approval is waited for, and will be seen.

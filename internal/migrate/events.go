@@ -176,16 +176,23 @@ func (l *Log) write(e *history.Event) error {
 		l.Watch(*e)
 	}
 	l.unsaved.Write(line)
-	if l.File == nil || l.torn != nil {
+	if !l.begun {
+		return l.append(e.Seq, line)
+	}
+	// The log in the cluster is the one that counts. A disk that is full must not end a run between two steps behind the removal of the legacy member.
+	if l.torn == nil {
+		l.torn = l.append(e.Seq, line)
+	}
+	return nil
+}
+
+// append puts a line into the file.
+func (l *Log) append(seq int, line []byte) error {
+	if l.File == nil {
 		return nil
 	}
 	if _, err := l.File.Write(line); err != nil {
-		err = fmt.Errorf("writing event %d: %w", e.Seq, err)
-		if !l.begun {
-			return err
-		}
-		// The log in the cluster is the one that counts. A disk that is full must not end a run between two steps behind the removal of the legacy member.
-		l.torn = err
+		return fmt.Errorf("writing event %d: %w", seq, err)
 	}
 	return nil
 }

@@ -182,7 +182,7 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contra
 		return yes(ReasonBootstrapSucceeded, problems(facts))
 	case facts.Bootstrap == contract.BootstrapFailed:
 		return bootstrapFailed(facts)
-	case ready && facts.Bootstrap == "" && marked(node):
+	case facts.Bootstrap == "" && marked(node):
 		return yes(ReasonBootstrapSucceeded, "")
 	case vm.status != metav1.ConditionTrue:
 		return maybe(ReasonStarting, "the virtual machine does not run yet")
@@ -193,8 +193,11 @@ func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contra
 	}
 }
 
-// marked tells that kubeadm's phase mark-control-plane has passed (kubernetes, cmd/kubeadm/app/phases/markcontrolplane).
+// marked tells that a Node is ready, and that kubeadm's phase mark-control-plane has passed (kubernetes, cmd/kubeadm/app/phases/markcontrolplane).
 func marked(node *corev1.Node) bool {
+	if node == nil || nodeReady(node).status != metav1.ConditionTrue {
+		return false
+	}
 	_, found := node.Labels["node-role.kubernetes.io/control-plane"]
 	return found
 }
