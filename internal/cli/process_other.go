@@ -7,3 +7,6 @@ func processRuns(int) bool { return true }
 
 // processSpace cannot be told here.
 func processSpace() string { return "" }
+
+// processStart cannot be told here.
+func processStart(int) string { return "" }

@@ -62,8 +62,6 @@ type session struct {
 	now     time.Time
 	// running is the command that was chosen, for error messages.
 	running string
-	// mark is what no other process has.
-	mark string
 
 	mu      sync.Mutex
 	closers []func() error
@@ -127,7 +125,7 @@ func newSession(app App) (*session, *cobra.Command) {
 	if app.In == nil {
 		app.In = strings.NewReader("")
 	}
-	s := &session{app: app, env: map[string]string{}, out: &patient{w: app.Out}, secrets: newRedactor(), running: "migrate", mark: newRunID()}
+	s := &session{app: app, env: map[string]string{}, out: &patient{w: app.Out}, secrets: newRedactor(), running: "migrate"}
 	for _, variable := range app.Environ {
 		name, value, _ := strings.Cut(variable, "=")
 		s.env[name] = value

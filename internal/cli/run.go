@@ -1154,9 +1154,9 @@ func (s *session) signed(ctx context.Context, c client.Client) (string, error) {
 	return migrate.Clip(s.who()+" as "+name, mostSigned), nil
 }
 
-// holder names this process in a lock: who, its id, where that id counts, and something that no other process has. Containers may share a host's name, and all of them begin with process 1.
+// holder names this process in a lock: who, its id, where that id counts, and when it began. Containers may share a host's name, and all of them begin with process 1.
 func (s *session) holder() string {
-	return fmt.Sprintf("%s (%d %s %s)", s.who(), os.Getpid(), cmp.Or(processSpace(), "-"), s.mark)
+	return fmt.Sprintf("%s (%d %s %s)", s.who(), os.Getpid(), cmp.Or(processSpace(), "-"), cmp.Or(processStart(os.Getpid()), "-"))
 }
 
 // gone tells that a lock's holder was a process of this machine and user that has ended. Where its id counts has to be where it would count here.
@@ -1166,11 +1166,15 @@ func (s *session) gone(holder string) bool {
 		return false
 	}
 	var pid int
-	var space, mark string
-	if n, err := fmt.Sscanf(strings.TrimSuffix(rest, ")"), "%d %s %s", &pid, &space, &mark); err != nil || n != 3 || space != processSpace() || mark == s.mark {
+	var space, began string
+	if n, err := fmt.Sscanf(strings.TrimSuffix(rest, ")"), "%d %s %s", &pid, &space, &began); err != nil || n != 3 || space != processSpace() {
 		return false
 	}
-	return !processRuns(pid)
+	if !processRuns(pid) {
+		return true
+	}
+	now := processStart(pid)
+	return now != "" && now != began // Another process has its number.
 }
 
 func newRunID() string {
