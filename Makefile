@@ -40,7 +40,7 @@ lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API
 .PHONY: test
 test: setup lab $(TOOLS)/gotestsum ## run every test, those against real components included
 	$(GOTEST) ./...
-	cd lab && $(GOTEST) -p 1 -timeout 30m ./... # each package starts clusters of its own, which wait for one another's processors
+	cd lab && $(GOTEST) -p 1 -timeout 45m ./... # each package starts clusters of its own, which wait for one another's processors; the time ends what hangs, on slow machines too
 	cd lab/host && LAB_CACHE='$(LAB_CACHE)' $(GOTEST) -timeout 15m ./...
 
 .PHONY: test-race
