@@ -359,16 +359,14 @@ func (b *Book) unapproved(d Decision) []string {
 	return out
 }
 
-// exposed are the clusters that wait for people while the loss of a machine would stop writes.
-func (b *Book) exposed(d Decision) []string {
-	var out []string
+// exposed tells that a cluster waits for people while the loss of a machine would stop writes.
+func (b *Book) exposed(d Decision) bool {
 	for id, w := range d.Waits {
 		if w.Cause == ByPeople && b.progress[id].Exposed {
-			out = append(out, id)
+			return true
 		}
 	}
-	slices.Sort(out)
-	return out
+	return false
 }
 
 // Decide says what may happen now:

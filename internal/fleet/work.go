@@ -189,7 +189,7 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 // stays tells that there is something to wait for. Where the loss of a machine stops writes, and people are waited for, who started the run has to hear of it, however long others
 // wait for their windows.
 func (w *Worker) stays(d Decision) bool {
-	return !w.late.IsZero() || w.Wait && len(w.Book.exposed(d)) == 0 && (!d.Wake.IsZero() || w.hears(d))
+	return !w.late.IsZero() || w.Wait && !w.Book.exposed(d) && (!d.Wake.IsZero() || w.hears(d))
 }
 
 // hears tells that an approval is waited for, and will be seen.

@@ -262,7 +262,11 @@ func (r *Reconciler) serveOn(ctx context.Context, s *scope) error {
 	if err := r.readMachines(ctx, s); err != nil {
 		return err
 	}
-	return failure.Join(r.ensureObjects(ctx, s), r.ensureExternal(ctx, s))
+	external := r.ensureExternal(ctx, s)
+	if unusable := (*UnusableError)(nil); errors.As(external, &unusable) {
+		external = nil // Nothing here can mend it, and trying again would not.
+	}
+	return failure.Join(r.ensureObjects(ctx, s), external)
 }
 
 func finalizerOff(infra *infrav1.KVMCluster) {

@@ -170,7 +170,7 @@ func endReason(t *corev1.ContainerStateTerminated) string {
 // bootstrapVerdict tells what became of the bootstrap data. Once decided it stays so: the launcher's log may be gone by the next
 // time anybody looks. A Node that is ready is proof enough: of a worker even that it did not fail, as was thought of a guest whose proof was lost
 // when it was reset, for health checks would delete what works. A control plane's Node is ready before kubeadm has made etcd join, which may fail: its word counts only when nothing has been heard of
-// the guest, as after a restart of this program, and when kubeadm has marked it, which is the last thing it does.
+// the guest, as after a restart of this program, and when kubeadm has marked it, which comes after etcd.
 func bootstrapVerdict(current *metav1.Condition, facts *guest.Facts, role contract.Role, node *corev1.Node, vm verdict) verdict {
 	ready := node != nil && nodeReady(node).status == metav1.ConditionTrue
 	switch {
