@@ -25,6 +25,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 )
 
@@ -361,4 +362,12 @@ func TestNumbersThatMeanNothingAreRefused(t *testing.T) {
 		assert.Equal(t, CodeUsage, got.code, flags)
 		assert.Contains(t, got.stderr, want, flags)
 	}
+}
+
+// TestChecksOfAGateAreNotMadeBeforeFurtherControlPlanes: they ask the legacy one, which has gone by then, so the gate would be shut for ever.
+func TestChecksOfAGateAreNotMadeBeforeFurtherControlPlanes(t *testing.T) {
+	t.Parallel()
+	s := &session{}
+	ready := s.ready(runOptions{gates: []gate.Gate{{Name: "etcd", Before: []string{plan.PhaseControlPlane}, Checks: []string{"CHK-ETCD-001"}}}}, "al9qy")
+	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: plan.PhaseControlPlane, Grows: true}))
 }
