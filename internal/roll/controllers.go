@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
@@ -425,7 +426,8 @@ func (c *Roller) moverPod(ctx context.Context, script string) (*unstructured.Uns
 	o.SetGroupVersionKind(coreKind("Pod"))
 	o.SetNamespace(systemNamespace)
 	o.SetName(mover)
-	o.SetLabels(map[string]string{translate.LabelCluster: c.Picture.ID})
+	// A drain that finds the pod of a run that was killed must not end what it does: every new run would begin it again.
+	o.SetLabels(map[string]string{translate.LabelCluster: c.Picture.ID, clusterv1.PodDrainLabel: "skip"})
 	return o, nil
 }
 

@@ -102,20 +102,7 @@ func (c *Roller) retireNode(ctx context.Context, node *legacy.Node, drainFor tim
 	if err != nil || machine == nil {
 		return err
 	}
-	hooks := map[string]any{}
-	for _, hook := range translate.DeletionHooks() {
-		if _, there := machine.GetAnnotations()[hook]; there {
-			hooks[hook] = nil
-		}
-	}
-	changes := map[string]any{}
-	if len(hooks) > 0 {
-		changes["metadata"] = map[string]any{"annotations": hooks}
-	}
-	if seconds := int64(drainFor / time.Second); seconds > 0 {
-		changes["spec"] = map[string]any{"deletion": map[string]any{"nodeDrainTimeoutSeconds": seconds, "nodeVolumeDetachTimeoutSeconds": seconds}}
-	}
-	if len(changes) > 0 {
+	if changes := farewell(machine, drainFor); len(changes) > 0 {
 		target := kube.TargetOf(machine)
 		target.ResourceVersion = ""
 		if err := c.Management.Writer.Merge(ctx, target, changes); err != nil {
@@ -126,6 +113,30 @@ func (c *Roller) retireNode(ctx context.Context, node *legacy.Node, drainFor tim
 		return nil
 	}
 	return c.Management.Writer.Delete(ctx, kube.TargetOf(machine), metav1.DeletePropagationBackground)
+}
+
+// farewell is what a Machine lacks before it may be deleted: it loses its hooks, and has so long for its drain if that is not zero. Nothing is said again that is so: a run that
+// was killed right after it would be at it for ever.
+func farewell(machine *unstructured.Unstructured, drainFor time.Duration) map[string]any {
+	changes, hooks, limits := map[string]any{}, map[string]any{}, map[string]any{}
+	for _, hook := range translate.DeletionHooks() {
+		if _, there := machine.GetAnnotations()[hook]; there {
+			hooks[hook] = nil
+		}
+	}
+	if len(hooks) > 0 {
+		changes["metadata"] = map[string]any{"annotations": hooks}
+	}
+	seconds := int64(drainFor / time.Second)
+	for _, limit := range []string{"nodeDrainTimeoutSeconds", "nodeVolumeDetachTimeoutSeconds"} {
+		if now, there, err := unstructured.NestedInt64(machine.Object, "spec", "deletion", limit); seconds > 0 && (err != nil || !there || now != seconds) {
+			limits[limit] = seconds
+		}
+	}
+	if len(limits) > 0 {
+		changes["spec"] = map[string]any{"deletion": limits}
+	}
+	return changes
 }
 
 // awaitRetired waits until Machine, KVMMachine, pod and Node of a legacy machine are gone.
