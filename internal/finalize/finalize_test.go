@@ -86,8 +86,8 @@ func newScene(t *testing.T) *scene {
 		Spec:       infrav1.KVMClusterSpec{Endpoints: []infrav1.EndpointsReference{{Namespace: id, Name: "master", Role: infrav1.ControlPlaneMachines}}},
 		Status:     infrav1.KVMClusterStatus{Conditions: []metav1.Condition{{Type: infrav1.EndpointReadyCondition, Status: metav1.ConditionTrue}}},
 	}
-	own := metav1.ObjectMeta{Namespace: target, Name: id + suffixAPI}
-	workers := metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}
+	own := metav1.ObjectMeta{Namespace: target, Name: infrav1.APIServiceName(id)}
+	workers := metav1.ObjectMeta{Namespace: target, Name: infrav1.WorkersServiceName(id)}
 	api := builder.WithObjects(infrastructure, &networkingv1.Ingress{ObjectMeta: own}, &corev1.Service{ObjectMeta: workers}).WithInterceptorFuncs(interceptor.Funcs{
 		// A real watch ends with its context.
 		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
@@ -216,7 +216,7 @@ func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := newScene(t)
-			require.NoError(t, x.api.Delete(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixAPI}}))
+			require.NoError(t, x.api.Delete(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: infrav1.APIServiceName(id)}}))
 			x.DryRun = verdict{test.refusal, test.other}
 			require.NoError(t, x.List(t.Context()))
 			x.writes = nil
@@ -238,7 +238,7 @@ func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
 func TestALegacyServiceStaysWhenTheProvidersWouldBeRefused(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
-	require.NoError(t, x.api.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}))
+	require.NoError(t, x.api.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: infrav1.WorkersServiceName(id)}}))
 	require.NoError(t, x.List(t.Context()))
 	x.writes = nil
 	x.DryRun = verdict{err: apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "al9qy-workers", errors.New("exceeded quota: services.nodeports"))}
@@ -261,11 +261,11 @@ func TestTheWorkersPortsAreSaidToBeAwaySinceTheyWent(t *testing.T) {
 		return nil
 	}
 	x.Published = func() { told = append(told, "published") }
-	own := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}
+	own := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: infrav1.WorkersServiceName(id)}}
 	require.NoError(t, x.api.Delete(t.Context(), own))
 	x.Patience = 50 * time.Millisecond
 	require.ErrorIs(t, x.SwitchServices(t.Context()), kube.ErrNotInTime, "nobody plays the provider")
-	require.NoError(t, x.api.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + suffixWorkers}}))
+	require.NoError(t, x.api.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: infrav1.WorkersServiceName(id)}}))
 	require.NoError(t, x.SwitchServices(t.Context()))
 	assert.Equal(t, []string{"whole", "in part", "published"}, told)
 }

@@ -8,15 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
-)
-
-// Names of what the provider makes for a cluster (internal/controller/kvmcluster).
-const (
-	suffixAPI     = "-control-plane"
-	suffixWorkers = "-workers"
 )
 
 // SwitchIngress lets the provider's own Ingress lead to the API. As a rule the two are there together for a moment, and the older one, the legacy one, has the
@@ -42,7 +37,7 @@ func (f *Finalizer) SwitchIngress(ctx context.Context) error {
 		if err := f.set(ctx, map[string]any{"ingress": ingress}); err != nil {
 			return err
 		}
-		if err := f.awaitOwn(ctx, ingressKind(), f.Picture.ID+suffixAPI); err != nil {
+		if err := f.awaitOwn(ctx, ingressKind(), infrav1.APIServiceName(f.Picture.ID)); err != nil {
 			return err
 		}
 		return f.awaitEndpoint(ctx)
@@ -71,7 +66,7 @@ func (f *Finalizer) mayHaveBoth(ctx context.Context, wanted any) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading the hosts of KVMCluster %s: %w", f.Picture.ID, err)
 	}
-	own := f.Picture.ID + suffixAPI
+	own := infrav1.APIServiceName(f.Picture.ID)
 	there, err := adopt.List(ctx, f.Management.Client, ingressKind(), f.Result.Namespace)
 	if err != nil || there[own] != nil {
 		return true, err
@@ -103,7 +98,7 @@ const probeLabel = "migration-probe"
 
 // ingressFor is an Ingress like the provider's, for some hosts.
 func (f *Finalizer) ingressFor(spec map[string]any, hosts []string) *unstructured.Unstructured {
-	own := f.Picture.ID + suffixAPI
+	own := infrav1.APIServiceName(f.Picture.ID)
 	rules, names := make([]any, 0, len(hosts)), make([]any, 0, len(hosts))
 	for _, host := range hosts {
 		names = append(names, host)
@@ -153,7 +148,7 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 		if err := f.set(ctx, map[string]any{"workerPorts": ports}); err != nil {
 			return err
 		}
-		if err := f.awaitOwn(ctx, serviceKind(), f.Picture.ID+suffixWorkers); err != nil {
+		if err := f.awaitOwn(ctx, serviceKind(), infrav1.WorkersServiceName(f.Picture.ID)); err != nil {
 			return err
 		}
 		if f.Published != nil {
@@ -191,7 +186,7 @@ func (f *Finalizer) mayPublish(ctx context.Context, published any) error {
 	if !ok || len(ports) == 0 {
 		return nil
 	}
-	name := f.Picture.ID + suffixWorkers
+	name := infrav1.WorkersServiceName(f.Picture.ID)
 	there, err := adopt.List(ctx, f.Management.Client, serviceKind(), f.Result.Namespace)
 	if err != nil || there[name] != nil {
 		return err

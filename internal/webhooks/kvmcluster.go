@@ -25,12 +25,7 @@ var _ admission.Validator[*infrav1.KVMCluster] = &Cluster{}
 func (*Cluster) ValidateCreate(_ context.Context, c *infrav1.KVMCluster) (admission.Warnings, error) {
 	problems := clusterName(c)
 	problems = append(problems, clusterSpec(field.NewPath("spec"), &c.Spec)...)
-	var warnings admission.Warnings
-	if _, name := nameOf(c); name != "" && len(validation.IsDNS1035Label(name)) > 0 {
-		// Kubernetes 1.36 switched RelaxedServiceNameValidation on (pkg/features/kube_features.go).
-		warnings = append(warnings, fmt.Sprintf("cluster %s: API servers before Kubernetes 1.36 refuse the Service %s-control-plane, because its name does not begin with a letter", name, name))
-	}
-	return warnings, refused("KVMCluster", c.Name, problems)
+	return nil, refused("KVMCluster", c.Name, problems)
 }
 
 // ValidateUpdate checks a changed spec. What was accepted once is not judged again, and while an object is being deleted nothing is
@@ -60,11 +55,11 @@ func nameOf(c *infrav1.KVMCluster) (*field.Path, string) {
 // clusterName checks that the Services can be called after the cluster.
 func clusterName(c *infrav1.KVMCluster) field.ErrorList {
 	at, name := nameOf(c)
-	if name == "" || len(validation.IsDNS1123Label(name+"-control-plane")) == 0 {
+	if name == "" || len(validation.IsDNS1035Label(infrav1.APIServiceName(name))) == 0 {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(at, name,
-		"the Service <cluster>-control-plane is called after it: at most 49 lower-case letters, digits and '-', beginning with a letter or digit")}
+		"the Service "+infrav1.APIServiceName(name)+" is called after it: at most 49 lower-case letters, digits and '-', 45 if it begins with a digit")}
 }
 
 // endpointChange allows to set what was empty. Certificates and kubeconfigs of all machines carry the rest.

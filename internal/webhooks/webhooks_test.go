@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -284,16 +285,6 @@ func TestTemplatesStayAsTheyAre(t *testing.T) {
 	require.ErrorContains(t, err, `spec.template.spec.failureDomainLabel: Invalid value: "a b": is no label name`)
 }
 
-// TestANameThatOlderAPIServersRefuseIsWarnedOf, and let pass: newer ones make the Service.
-func TestANameThatOlderAPIServersRefuseIsWarnedOf(t *testing.T) {
-	t.Parallel()
-	for name, warned := range map[string]bool{"c1": false, "8y5ck": true, "": false} {
-		warnings, err := (&Cluster{}).ValidateCreate(t.Context(), &infrav1.KVMCluster{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		require.NoError(t, err)
-		assert.Equal(t, warned, len(warnings) > 0, name)
-	}
-}
-
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -328,9 +319,12 @@ func TestCluster(t *testing.T) {
 			c.Spec.Endpoints = []infrav1.EndpointsReference{{Namespace: "a", Name: "b"}, {Namespace: "a", Name: "b"}}
 		}, `spec.endpoints[1]: Duplicate value: "a/b"`},
 		"long name": {func(c *infrav1.KVMCluster) { c.Name = "a123456789-123456789-123456789-123456789-123456789" }, "metadata.name: Invalid value"},
+		"longest name":                    {func(c *infrav1.KVMCluster) { c.Name = "a" + strings.Repeat("1", 48) }, ""},
+		"longest name with a digit first": {func(c *infrav1.KVMCluster) { c.Name = strings.Repeat("1", 45) }, ""},
+		"too long with a digit first":     {func(c *infrav1.KVMCluster) { c.Name = strings.Repeat("1", 46) }, "45 if it begins with a digit"},
 		"long name of the Cluster": {
 			func(c *infrav1.KVMCluster) { c.Labels = map[string]string{clusterv1.ClusterNameLabel: "a.b"} },
-			`metadata.labels[cluster.x-k8s.io/cluster-name]: Invalid value: "a.b": the Service <cluster>-control-plane is called after it`,
+			`metadata.labels[cluster.x-k8s.io/cluster-name]: Invalid value: "a.b": the Service a.b-control-plane is called after it`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

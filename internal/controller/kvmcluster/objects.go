@@ -25,18 +25,9 @@ const (
 
 	portAPI = "api"
 
-	suffixAPI     = "-control-plane"
-	suffixWorkers = "-workers"
-
 	// mostEndpoints is how many endpoints the API server takes in one EndpointSlice.
 	mostEndpoints = 1000
 )
-
-// apiName is the name of the Service and the Ingress of the API.
-func apiName(cluster string) string { return cluster + suffixAPI }
-
-// workersName is the name of the workers' Service.
-func workersName(cluster string) string { return cluster + suffixWorkers }
 
 // ensureObjects applies what is wanted and deletes what is not wanted any more.
 func (r *Reconciler) ensureObjects(ctx context.Context, s *scope) error {
@@ -52,10 +43,10 @@ func (r *Reconciler) ensureObjects(ctx context.Context, s *scope) error {
 // desired are the objects that the KVMCluster owns.
 func desired(s *scope) []client.Object {
 	endpoint := s.infra.Spec.ControlPlaneEndpoint
-	objects := []client.Object{service(s, apiName(s.cluster.Name), corev1.ServiceTypeClusterIP, []corev1.ServicePort{{
+	objects := []client.Object{service(s, infrav1.APIServiceName(s.cluster.Name), corev1.ServiceTypeClusterIP, []corev1.ServicePort{{
 		Name: portAPI, Protocol: corev1.ProtocolTCP, Port: endpoint.Port, TargetPort: intstr.FromInt32(apiPort(s.cluster)),
 	}})}
-	objects = append(objects, slicesOf(s, apiName(s.cluster.Name), infrav1.ControlPlaneMachines,
+	objects = append(objects, slicesOf(s, infrav1.APIServiceName(s.cluster.Name), infrav1.ControlPlaneMachines,
 		[]discoveryv1.EndpointPort{slicePort(portAPI, apiPort(s.cluster))})...)
 	if s.infra.Spec.Ingress != nil {
 		objects = append(objects, ingress(s))
@@ -69,8 +60,8 @@ func desired(s *scope) []client.Object {
 			})
 			ports = append(ports, slicePort(p.Name, p.Port))
 		}
-		objects = append(objects, service(s, workersName(s.cluster.Name), corev1.ServiceTypeNodePort, servicePorts))
-		objects = append(objects, slicesOf(s, workersName(s.cluster.Name), infrav1.WorkerMachines, ports)...)
+		objects = append(objects, service(s, infrav1.WorkersServiceName(s.cluster.Name), corev1.ServiceTypeNodePort, servicePorts))
+		objects = append(objects, slicesOf(s, infrav1.WorkersServiceName(s.cluster.Name), infrav1.WorkerMachines, ports)...)
 	}
 	return objects
 }
@@ -169,7 +160,7 @@ func ingress(s *scope) *networkingv1.Ingress {
 	spec := s.infra.Spec.Ingress
 	object := &networkingv1.Ingress{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "Ingress"},
-		ObjectMeta: meta(s, apiName(s.cluster.Name)),
+		ObjectMeta: meta(s, infrav1.APIServiceName(s.cluster.Name)),
 	}
 	object.Annotations = spec.Annotations
 	if spec.ClassName != "" {
@@ -181,7 +172,7 @@ func ingress(s *scope) *networkingv1.Ingress {
 			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
 				Path: "/", PathType: new(networkingv1.PathTypePrefix),
 				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-					Name: apiName(s.cluster.Name), Port: networkingv1.ServiceBackendPort{Name: portAPI},
+					Name: infrav1.APIServiceName(s.cluster.Name), Port: networkingv1.ServiceBackendPort{Name: portAPI},
 				}},
 			}}}},
 		})

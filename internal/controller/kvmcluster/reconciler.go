@@ -179,7 +179,7 @@ func defaultEndpoint(s *scope, domain string) {
 		if domain == "" {
 			domain = DefaultClusterDomain
 		}
-		endpoint.Host = apiName(s.cluster.Name) + "." + s.infra.Namespace + ".svc." + domain
+		endpoint.Host = infrav1.APIServiceName(s.cluster.Name) + "." + s.infra.Namespace + ".svc." + domain
 	}
 	if endpoint.Port == 0 {
 		endpoint.Port = defaultAPIPort
