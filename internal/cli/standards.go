@@ -30,22 +30,19 @@ func (s *standards) terms(cluster string) migrate.Terms {
 	return terms
 }
 
-// controlPlanes is how many control planes the playbooks of a cluster's waves ask for, of those that bring it through that phase. Where they differ the least counts: it is what the
-// first of them makes, and a later one makes the others with what it does.
+// controlPlanes is how many control planes the playbook of the first wave asks for that brings a cluster through that phase: what later waves ask for beyond it they make themselves,
+// and one that asks for fewer takes none away.
 func (s *standards) controlPlanes(cluster string) int {
 	if s.replicas > 0 {
 		return s.replicas
 	}
-	least, at := 0, slices.Index(fleet.Phases(), plan.PhaseControlPlane)
+	at := slices.Index(fleet.Phases(), plan.PhaseControlPlane)
 	for i := range s.roster.Groups {
-		group := &s.roster.Groups[i]
-		if group.Goal > at && group.Has(cluster) {
-			if n := max(s.file.books[i].Spec.ControlPlane.Replicas, 1); least == 0 || n < least {
-				least = n
-			}
+		if group := &s.roster.Groups[i]; group.Goal > at && group.Has(cluster) {
+			return max(s.file.books[i].Spec.ControlPlane.Replicas, 1)
 		}
 	}
-	return max(least, 1)
+	return 1
 }
 
 // standing is where a migration stands.

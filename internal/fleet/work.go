@@ -89,7 +89,7 @@ const (
 var ErrNotKept = errors.New("the fleet's record could not be written, so a hold would be lost; nothing begins any more")
 
 // ErrLater is what errors of [Worker.Gate] and [Worker.Keep] wrap that pass by themselves: an API server that restarts when a window opens must not end a run of weeks.
-var ErrLater = errors.New("it passes by itself")
+var ErrLater = errors.New("it may pass by itself")
 
 // gateAgain is how long nothing begins after such an error, and gatePatience how long a run that is not to wait bears with it.
 const (
@@ -150,7 +150,7 @@ func (w *Worker) pass(ctx context.Context, d *Decision) {
 		w.late = now
 		w.tell("nothing begins for now: %s", err)
 	case !w.Wait && now.Sub(w.late) >= gatePatience:
-		w.broken = err
+		w.broken = fmt.Errorf("%w; it did not in %s, the same command goes on from here", err, gatePatience)
 		return
 	}
 	d.Start = nil

@@ -506,6 +506,7 @@ func TestAnAPIServerThatRestartsEndsNoWait(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 	end = <-out
 	require.ErrorIs(t, end.err, ErrLater)
+	require.ErrorContains(t, end.err, "it did not in 5m0s")
 	assert.Equal(t, Failures, end.how)
 }
 
