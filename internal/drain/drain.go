@@ -65,6 +65,8 @@ type Drainer struct {
 	Clock                clock.WithTicker
 	// Patience is how long a node may take.
 	Patience time.Duration
+	// Gate says whether anything may be changed now; nil lets everything pass. What it refuses would look like evictions that the API server refuses.
+	Gate func(ctx context.Context) error
 	// Force deletes what has not left by then, and waits as long again.
 	Force bool
 	// Staying are directories of the node that outlive its machine: what pods keep there is not lost.
@@ -118,6 +120,11 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 			d.noteLosses(m.Node, pods.Pods())
 		}
 		d.noteReturns(m.Node, back, pods.Pods())
+		if d.Gate != nil {
+			if err := d.Gate(ctx); err != nil {
+				return fmt.Errorf("draining node %s: %w", m.Node, err)
+			}
+		}
 		result := helper.EvictPods(ctx, pods)
 		if ctx.Err() != nil {
 			return fmt.Errorf("draining node %s: %w", m.Node, ctx.Err())

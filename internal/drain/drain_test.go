@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -192,6 +193,23 @@ func TestAnInterruptedDrainEnds(t *testing.T) {
 	err := d.Drain(ctx, theNode())
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "node worker-k3m9a stays cordoned until somebody says: kubectl uncordon worker-k3m9a")
+}
+
+// TestADrainThatMayNotGoOnSaysWhy: it is no eviction that was refused.
+func TestADrainThatMayNotGoOnSaysWhy(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("another run has taken over")
+	var held error
+	clk := clocktesting.NewFakeClock(now)
+	d, _ := drainer(t, hurried{clk}, func(client.Client, client.Object) error {
+		held = lost
+		return apierrors.NewTooManyRequests("not now", 10)
+	}, pod("stays"))
+	d.Gate = func(context.Context) error { return held }
+	err := d.Drain(t.Context(), theNode())
+	require.ErrorIs(t, err, lost)
+	require.NotErrorIs(t, err, ErrBlocked)
+	assert.Less(t, clk.Since(now), d.Patience)
 }
 
 // TestPodsThatComeBackAreNamed: whatever tolerates a cordon may be scheduled to the very node that is drained, and who waits for the end has to know why there is none.

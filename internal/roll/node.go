@@ -56,7 +56,7 @@ func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config)
 			return fmt.Errorf("reading %T %s/%s: %w", object, c.Result.Namespace, key, err)
 		}
 	}
-	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: cmp.Or(c.DrainFor, c.Patience), Force: c.Force, Staying: node.Staying(), Note: c.noteOn(node), Refused: c.Refused, Tell: c.Tell}
+	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: cmp.Or(c.DrainFor, c.Patience), Gate: c.Gate, Force: c.Force, Staying: node.Staying(), Note: c.noteOn(node), Refused: c.Refused, Tell: c.Tell}
 	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: node.Pod.Object.Name})
 }
 
