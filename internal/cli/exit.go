@@ -51,13 +51,13 @@ type CodeDoc struct {
 func Codes() []CodeDoc {
 	return []CodeDoc{
 		{CodeOK, "ok", "done, or nothing to do", "`check`: every check passed or warned. `plan`: a plan was made, whatever it says, unless `--detailed-exitcode` is given; with it: nothing to change."},
-		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `check`: a check could not look, which is not a pass."},
-		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something. `forecast --detailed-exitcode`: Cluster API would do something, or could."},
-		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan --detailed-exitcode`. `fleet run`: checks are in the way of all that is left, or somebody else works through the fleet. `fleet lint`: a doubt."},
+		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `check`: a check could not look, which is not a pass. `proof`: not everything could be read."},
+		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something. `fleet plan --detailed-exitcode`: there is something to do. `forecast --detailed-exitcode`: Cluster API would do something, or could."},
+		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan` and `fleet plan` with `--detailed-exitcode`. `proof`: something was restarted or replaced. `fleet run`: checks are in the way of all that is left, or somebody else works through the fleet. `playbook lint`, `fleet lint`: a doubt."},
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},
 		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode` and `run --plan FILE`: a value the earlier plan used is different now."},
 		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration. `fleet run`: clusters failed, and nothing else can begin."},
-		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan --detailed-exitcode`: a finding with several answers is open; a decisions file answers it. Commands that run a migration: the cluster must not rest where the run paused, because etcd needs both of two members or a node does not drain. `fleet run`: the fleet is held, until somebody ends that with `--release`, or one of its clusters must not rest."},
+		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan` and `fleet plan` with `--detailed-exitcode`: a finding with several answers is open; a decisions file answers it. Commands that run a migration: the cluster must not rest where the run paused, because etcd needs both of two members or a node does not drain. `fleet run`: the fleet is held, until somebody ends that with `--release`, or one of its clusters must not rest."},
 		{CodeUsage, "usage", "the command line, the environment or a configuration file is wrong", "Every command, before it has looked at anything."},
 		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written."},
 	}

@@ -56,7 +56,7 @@ Outside of windows, and where nothing but an approval is missing, the run ends w
 asks nobody anything, and hears of approvals, of pauses that end and of holds by watching. It leaves all the same where the loss of one machine would stop writes, so that somebody knows. The first Ctrl-C keeps clusters from beginning and ends those at work after the step they are at; the second one ends them at once.
 
 Exit code 0 means that every wave is done, 3 that checks are in the way of what is left, or that somebody else works through the fleet, 4 that something can begin later or waits for an
-approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is held.`,
+approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is held or a cluster must not rest.`,
 		Example: `  migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes
   migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes --wait -o text -o html=fleet.html
   migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes --release "budget of shop/web relaxed, CHG-4712"`,

@@ -68,7 +68,7 @@ CLUSTER may be left out when a snapshot holds only one.`,
   migrate plan al9qy -o text -o html=report.html --out al9qy.plan
   migrate plan al9qy --decisions decisions.yaml --ca-cert ca.crt --ca-key ca.key --detailed-exitcode
   migrate plan al9qy --against al9qy.plan
-  migrate plan --from snapshot.tar.gz --all -o json=plans/{cluster}.json`,
+  migrate plan --from snapshot.tar.gz --all -o json=plan-{cluster}.json`,
 		Args:              atMostOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
 		RunE:              func(cmd *cobra.Command, args []string) error { return s.plan(cmd.Context(), o, args) },

@@ -144,7 +144,7 @@ func (s *session) root() *cobra.Command {
 		Short: "Take legacy KVM clusters to Cluster API, live",
 		Long: `Look at legacy KVM clusters, find out what is in the way of their migration to Cluster API, plan it, run it, and take it back.
 
-run, resume, rollback and fleet run change clusters; pause, approve and skip write what people said into a migration; all other commands only look. They read a live management cluster (kubectl's flags and
+run, resume, rollback and fleet run change clusters; pause, approve and skip write what people said into a migration, and fleet hold into a fleet's record; all other commands only look. They read a live management cluster (kubectl's flags and
 KUBECONFIG choose it) or, where they have the flag --from, a snapshot on disk.
 
 Every flag can also be set by an environment variable (--log-format by MIGRATE_LOG_FORMAT) or in a file given with --config.
