@@ -120,16 +120,27 @@ func (a *Adopter) Await(ctx context.Context, side Side, scope kube.Scope, met fu
 
 // Condition returns status and message of a condition; empty when it is not set.
 func Condition(u *unstructured.Unstructured, kind string) (status, message string) {
+	c := condition(u, kind)
+	status, _ = c["status"].(string)
+	message, _ = c["message"].(string)
+	return status, message
+}
+
+// Observed returns the generation of an object that a condition speaks of; zero when it is not set, or does not say so.
+func Observed(u *unstructured.Unstructured, kind string) int64 {
+	generation, _ := condition(u, kind)["observedGeneration"].(int64)
+	return generation
+}
+
+func condition(u *unstructured.Unstructured, kind string) map[string]any {
 	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	if err != nil {
-		return "", ""
+		return nil
 	}
 	for _, c := range conditions {
 		if m, ok := c.(map[string]any); ok && m["type"] == kind {
-			status, _ = m["status"].(string)
-			message, _ = m["message"].(string)
-			return status, message
+			return m
 		}
 	}
-	return "", ""
+	return nil
 }

@@ -241,16 +241,31 @@ func (f *Finalizer) reach(parent context.Context) error {
 
 // awaitEndpoint waits until the provider has put its own way to the cluster in place, for the spec as it is now.
 func (f *Finalizer) awaitEndpoint(ctx context.Context) error {
+	return f.awaitProvider(ctx, func(status, message string) string {
+		if status == "True" {
+			return ""
+		}
+		return fmt.Sprintf("the provider to put the endpoint of KVMCluster/%s in place: %s", f.Picture.ID, message)
+	})
+}
+
+// awaitLook waits until the provider has looked at the spec as it is now.
+func (f *Finalizer) awaitLook(ctx context.Context) error {
+	return f.awaitProvider(ctx, func(string, string) string { return "" })
+}
+
+// awaitProvider waits until the provider has looked at the spec as it is now, and until nothing is missing by what it says of the endpoint.
+func (f *Finalizer) awaitProvider(ctx context.Context, missing func(status, message string) string) error {
 	scope := kube.Scope{GroupVersionKind: infrav1.GroupVersion().WithKind("KVMCluster"), Namespace: f.Result.Namespace}
 	return f.Await(ctx, f.Management, scope, func(byName map[string]*unstructured.Unstructured) string {
 		o := byName[f.Picture.ID]
 		if o == nil {
 			return "KVMCluster/" + f.Picture.ID + " to exist"
 		}
-		if status, message := adopt.Condition(o, infrav1.EndpointReadyCondition); status != "True" {
-			return fmt.Sprintf("the provider to put the endpoint of KVMCluster/%s in place: %s", f.Picture.ID, message)
+		if adopt.Observed(o, infrav1.EndpointReadyCondition) < o.GetGeneration() {
+			return fmt.Sprintf("the provider to look at KVMCluster/%s as it is now; is capk-controller running, and is nothing paused?", f.Picture.ID)
 		}
-		return ""
+		return missing(adopt.Condition(o, infrav1.EndpointReadyCondition))
 	})
 }
 

@@ -59,6 +59,8 @@ type scene struct {
 	mu     sync.Mutex
 	notes  []string
 	writes []string
+	// away is the provider when it looks at nothing.
+	away bool
 }
 
 // newScene seeds what the recorded cluster has, but for VMs, silenced.
@@ -86,6 +88,7 @@ func newScene(t *testing.T) *scene {
 		Spec:       infrav1.KVMClusterSpec{Endpoints: []infrav1.EndpointsReference{{Namespace: id, Name: "master", Role: infrav1.ControlPlaneMachines}}},
 		Status:     infrav1.KVMClusterStatus{Conditions: []metav1.Condition{{Type: infrav1.EndpointReadyCondition, Status: metav1.ConditionTrue}}},
 	}
+	x := &scene{T: t}
 	own := metav1.ObjectMeta{Namespace: target, Name: infrav1.APIServiceName(id)}
 	workers := metav1.ObjectMeta{Namespace: target, Name: infrav1.WorkersServiceName(id)}
 	api := builder.WithObjects(infrastructure, &networkingv1.Ingress{ObjectMeta: own}, &corev1.Service{ObjectMeta: workers}).WithInterceptorFuncs(interceptor.Funcs{
@@ -97,8 +100,23 @@ func newScene(t *testing.T) *scene {
 			}
 			return w, err
 		},
+		// A real API server counts the changes of a spec, and the provider says which one it has looked at.
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if err := c.Patch(ctx, o, p, opts...); err != nil || o.GetObjectKind().GroupVersionKind().Kind != "KVMCluster" {
+				return err
+			}
+			now := &infrav1.KVMCluster{}
+			if err := c.Get(ctx, client.ObjectKeyFromObject(o), now); err != nil {
+				return err
+			}
+			now.Generation++
+			if !x.away {
+				now.Status.Conditions[0].ObservedGeneration = now.Generation
+			}
+			return c.Update(ctx, now)
+		},
 	}).Build()
-	x := &scene{T: t, api: api}
+	x.api = api
 	told := kube.WriterOptions{Told: func(w kube.Write) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -201,17 +219,20 @@ func TestTheListKnowsMoreThanTheCluster(t *testing.T) {
 
 func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
 	t.Parallel()
+	const patched = "patch KVMCluster/" + target + "/" + id
 	denied := apierrors.NewBadRequest(`admission webhook "validate.nginx.ingress.kubernetes.io" denied the request: host is defined`)
 	for name, test := range map[string]struct {
 		refusal error
 		other   error
-		first   string
+		away    bool
+		writes  []string
 		fails   bool
 	}{
-		"taken":               {nil, nil, "patch KVMCluster/" + target + "/" + id, false},
-		"refused":             {denied, nil, "delete Ingress/" + id + "/api", false},
-		"refused in any case": {denied, denied, "", true},
-		"not asked":           {apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "al9qy", errors.New("no right to patch")), nil, "", true},
+		"taken":                         {nil, nil, false, []string{patched}, false},
+		"refused":                       {denied, nil, false, []string{patched, "delete Ingress/" + id + "/api", "delete Ingress/" + id + "/etcd", patched, patched}, false},
+		"refused, the provider is away": {denied, nil, true, []string{patched}, false},
+		"refused in any case":           {denied, denied, false, nil, true},
+		"not asked":                     {apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "al9qy", errors.New("no right to patch")), nil, false, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,16 +240,15 @@ func TestASecondIngressThatIsRefusedComesAfterTheFirst(t *testing.T) {
 			require.NoError(t, x.api.Delete(t.Context(), &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: infrav1.APIServiceName(id)}}))
 			x.DryRun = verdict{test.refusal, test.other}
 			require.NoError(t, x.List(t.Context()))
-			x.writes = nil
+			x.writes, x.away = nil, test.away
 			x.Patience = 50 * time.Millisecond
 			err := x.SwitchIngress(t.Context()) // Nobody plays the provider: its Ingress never comes.
+			assert.Equal(t, test.writes, x.writes)
 			if test.fails {
 				require.ErrorIs(t, err, test.refusal)
-				assert.Empty(t, x.writes, "nothing is touched on a guess")
 				return
 			}
 			require.ErrorIs(t, err, kube.ErrNotInTime)
-			assert.Equal(t, test.first, x.writes[0])
 			assert.Equal(t, test.refusal != nil, strings.Contains(strings.Join(x.notes, "\n"), "the legacy one goes first"))
 		})
 	}
@@ -247,6 +267,19 @@ func TestALegacyServiceStaysWhenTheProvidersWouldBeRefused(t *testing.T) {
 	x.DryRun, x.Patience = verdict{}, 50*time.Millisecond
 	require.ErrorIs(t, x.SwitchServices(t.Context()), kube.ErrNotInTime, "nobody plays the provider")
 	assert.NotEmpty(t, x.writes)
+}
+
+// TestALegacyServiceStaysWhileTheProviderIsAway, or paused: nobody would publish the workers' ports.
+func TestALegacyServiceStaysWhileTheProviderIsAway(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	require.NoError(t, x.api.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: infrav1.WorkersServiceName(id)}}))
+	require.NoError(t, x.List(t.Context()))
+	x.writes, x.away, x.Patience = nil, true, 50*time.Millisecond
+	err := x.SwitchServices(t.Context())
+	require.ErrorIs(t, err, kube.ErrNotInTime)
+	require.ErrorContains(t, err, "is capk-controller running, and is nothing paused?")
+	assert.Equal(t, []string{"patch KVMCluster/" + target + "/" + id}, x.writes)
 }
 
 // TestTheWorkersPortsAreSaidToBeAwaySinceTheyWent: a run that goes on finds Services gone, and does not know since when.

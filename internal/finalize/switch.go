@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
@@ -30,14 +31,19 @@ func (f *Finalizer) SwitchIngress(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	own := infrav1.APIServiceName(f.Picture.ID)
+	wanted := map[string]any{"ingress": ingress}
+	ask := func() error {
+		if ingress == nil {
+			return nil
+		}
+		return f.wish(ctx, wanted)
+	}
 	put := func() error {
 		if ingress == nil {
 			return nil
 		}
-		if err := f.set(ctx, map[string]any{"ingress": ingress}); err != nil {
-			return err
-		}
-		if err := f.awaitOwn(ctx, ingressKind(), infrav1.APIServiceName(f.Picture.ID)); err != nil {
+		if err := f.made(ctx, ingressKind(), own, wanted); err != nil {
 			return err
 		}
 		return f.awaitEndpoint(ctx)
@@ -46,7 +52,7 @@ func (f *Finalizer) SwitchIngress(ctx context.Context) error {
 	turns := []func() error{put, take}
 	if !together {
 		f.note("the management cluster refuses a second Ingress for the API's name: the legacy one goes first, and for a moment nobody leads to the API")
-		turns = []func() error{take, put}
+		turns = []func() error{ask, take, put}
 	}
 	for _, turn := range turns {
 		if err := turn(); err != nil {
@@ -124,6 +130,36 @@ func (f *Finalizer) ingressFor(spec map[string]any, hosts []string) *unstructure
 	return tried
 }
 
+// wish writes what the provider is to make, and waits until it has looked at it, whatever it says of it: one that is away or paused would put nothing in the place of what is to go. Where it
+// cannot have it yet it tries again by itself, so that a run which is killed in between leaves nobody without.
+func (f *Finalizer) wish(ctx context.Context, fields map[string]any) error {
+	if err := f.set(ctx, fields); err != nil {
+		return err
+	}
+	return f.awaitLook(ctx)
+}
+
+// made waits until the provider has made an object of its own. One that it could not make before is wished for anew: its next try by itself may be far away.
+func (f *Finalizer) made(ctx context.Context, kind schema.GroupVersionKind, name string, fields map[string]any) error {
+	there, err := adopt.List(ctx, f.Management.Client, kind, f.Result.Namespace)
+	if err != nil {
+		return err
+	}
+	if there[name] == nil {
+		none := map[string]any{}
+		for field := range fields {
+			none[field] = nil
+		}
+		if err := f.set(ctx, none); err != nil {
+			return err
+		}
+	}
+	if err := f.set(ctx, fields); err != nil {
+		return err
+	}
+	return f.awaitOwn(ctx, kind, name)
+}
+
 // SwitchServices lets the provider's own Service publish the workers' ports. Two Services cannot have the same node port, so the legacy one goes and
 // the provider's comes at once; whether it would be taken is asked before. The legacy Endpoints are not kept any longer: nobody uses them.
 func (f *Finalizer) SwitchServices(ctx context.Context) error {
@@ -135,20 +171,33 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.mayPublish(ctx, ports); err != nil {
+	legacy, whole, err := f.published(ctx, l.of(plan.StageService))
+	if err != nil {
 		return err
 	}
-	if err := f.set(ctx, map[string]any{"endpoints": nil}); err != nil {
+	if legacy {
+		if err := f.mayPublish(ctx, ports); err != nil {
+			return err
+		}
+	}
+	wanted := map[string]any{"endpoints": nil}
+	if ports != nil {
+		wanted["workerPorts"] = ports
+	}
+	if err := f.wish(ctx, wanted); err != nil {
 		return err
 	}
-	if err := f.unpublish(ctx, l.of(plan.StageService), ports != nil); err != nil {
+	// When they go is told before: a run that goes on after a crash finds them gone, and cannot know since when.
+	if ports != nil && f.Unpublishing != nil {
+		if err := f.Unpublishing(ctx, whole); err != nil {
+			return err
+		}
+	}
+	if err := f.remove(ctx, l.of(plan.StageService)); err != nil {
 		return err
 	}
 	if ports != nil {
-		if err := f.set(ctx, map[string]any{"workerPorts": ports}); err != nil {
-			return err
-		}
-		if err := f.awaitOwn(ctx, serviceKind(), infrav1.WorkersServiceName(f.Picture.ID)); err != nil {
+		if err := f.made(ctx, serviceKind(), infrav1.WorkersServiceName(f.Picture.ID), map[string]any{"workerPorts": ports}); err != nil {
 			return err
 		}
 		if f.Published != nil {
@@ -161,22 +210,17 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 	return f.reach(ctx)
 }
 
-// unpublish removes the legacy Services. When they went is told before: a run that goes on after a crash finds them gone, and cannot know since when.
-func (f *Finalizer) unpublish(ctx context.Context, services []plan.Removal, published bool) error {
-	whole := true
+// published tells whether some of the legacy Services are there, and whether all of them are.
+func (f *Finalizer) published(ctx context.Context, services []plan.Removal) (some, whole bool, err error) {
+	whole = true
 	for _, r := range services {
 		o, err := f.live(ctx, r.Object)
 		if err != nil {
-			return err
+			return false, false, err
 		}
-		whole = whole && o != nil
+		some, whole = some || o != nil, whole && o != nil
 	}
-	if published && f.Unpublishing != nil {
-		if err := f.Unpublishing(ctx, whole); err != nil {
-			return err
-		}
-	}
-	return f.remove(ctx, services)
+	return some, whole, nil
 }
 
 // mayPublish asks by a dry run whether the management cluster would take the provider's Service: without its node ports, which the legacy one still has. A quota or a
