@@ -50,12 +50,18 @@ type Adopter struct {
 	Tell func(format string, args ...any)
 	// Retired names the pods of machines that are replaced by now, which nobody has to silence or miss; nil for none.
 	Retired func() []string
+	// MayBeGone names the pods that nobody makes again when they are gone, as when a worker's host is lost behind the point of no return: such a pod needs no silence. Nil for none.
+	MayBeGone func() []string
 	// Patience is how long one wait for controllers may take.
 	Patience time.Duration
 }
 
 func (a *Adopter) isRetired(pod string) bool {
 	return a.Retired != nil && slices.Contains(a.Retired(), pod)
+}
+
+func (a *Adopter) mayBeGone(pod string) bool {
+	return a.MayBeGone != nil && slices.Contains(a.MayBeGone(), pod)
 }
 
 func (a *Adopter) tell(format string, args ...any) {

@@ -48,7 +48,7 @@ func (a *Adopter) VerifyFence(ctx context.Context) error {
 	}
 	return each(ctx, len(silences), func(_ context.Context, i int) error {
 		s := silences[i]
-		if s.Ref.Kind == "Pod" && a.isRetired(s.Ref.Name) {
+		if s.Ref.Kind == "Pod" && (a.isRetired(s.Ref.Name) || live["Pod"][s.Ref.Name] == nil && a.mayBeGone(s.Ref.Name)) {
 			return nil
 		}
 		now, err := a.sameObject(s, live)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
 func deploymentKind() schema.GroupVersionKind { return kindOf("apps/v1", "Deployment") }
@@ -28,16 +31,16 @@ func (a *Adopter) ReleasePods(ctx context.Context) error {
 	return nil
 }
 
-// orphanAll deletes the recorded objects of a kind, and waits until the garbage collector has let go of what belonged to them.
+// orphanAll deletes the recorded objects of a kind, and waits until the garbage collector has let go of what belonged to them. Those that a rollback made again count as recorded.
 func (a *Adopter) orphanAll(ctx context.Context, kind schema.GroupVersionKind) error {
 	live, err := List(ctx, a.Management.Client, kind, a.Picture.ID)
 	if err != nil {
 		return err
 	}
-	originals := a.Record.Originals(kind.Kind)
+	originals := a.originals(kind)
 	for _, o := range originals {
-		if now := live[o.GetName()]; now != nil && now.GetUID() != o.GetUID() {
-			return fmt.Errorf("%w: %s had uid %s and has %s", ErrReplaced, kube.TargetOf(o), o.GetUID(), now.GetUID())
+		if now := live[o.GetName()]; now != nil && now.GetUID() != o.GetUID() && !a.returned(now) {
+			return fmt.Errorf("%w: %s had uid %s and has %s; take back everything, then begin again: migrate rollback %s", ErrReplaced, kube.TargetOf(o), o.GetUID(), now.GetUID(), a.Picture.ID)
 		}
 	}
 	err = each(ctx, len(originals), func(ctx context.Context, i int) error {
@@ -52,12 +55,22 @@ func (a *Adopter) orphanAll(ctx context.Context, kind schema.GroupVersionKind) e
 	}
 	return a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
 		for _, o := range originals {
-			if now := objects[o.GetName()]; now != nil && now.GetUID() == o.GetUID() {
+			if now, was := objects[o.GetName()], live[o.GetName()]; now != nil && was != nil && now.GetUID() == was.GetUID() {
 				return fmt.Sprintf("the garbage collector to let go of what belongs to %s", kube.TargetOf(o))
 			}
 		}
 		return ""
 	})
+}
+
+// originals are the recorded objects of a kind that are there for VMs. What else somebody keeps in the cluster's namespace is neither deleted nor made again.
+func (a *Adopter) originals(kind schema.GroupVersionKind) []*unstructured.Unstructured {
+	return slices.DeleteFunc(a.Record.Originals(kind.Kind), func(o *unstructured.Unstructured) bool { return !legacy.RunsVM(o) })
+}
+
+// returned tells of an object that a rollback of this migration made again.
+func (a *Adopter) returned(o *unstructured.Unstructured) bool {
+	return !o.GetCreationTimestamp().Time.Before(a.Record.MadeAt.Truncate(time.Second)) && slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == kube.FieldOwner })
 }
 
 // VerifyReleased reports every adopted pod that is gone, being deleted, replaced, or in somebody's hands.
@@ -120,12 +133,12 @@ func (a *Adopter) ReturnPods(ctx context.Context) error {
 
 // recreate makes the recorded objects of a kind that are missing. One that is still being deleted is waited for.
 func (a *Adopter) recreate(ctx context.Context, kind schema.GroupVersionKind) error {
-	originals := a.Record.Originals(kind.Kind)
+	originals := a.originals(kind)
 	var live map[string]*unstructured.Unstructured
 	err := a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
 		live = objects
 		for _, o := range objects {
-			if o.GetDeletionTimestamp() != nil {
+			if o.GetDeletionTimestamp() != nil && legacy.RunsVM(o) {
 				return fmt.Sprintf("%s to be gone", kube.TargetOf(o))
 			}
 		}
@@ -168,7 +181,7 @@ func (a *Adopter) podsOfRecord() []string {
 
 func (a *Adopter) ownedReplicaSets() []string {
 	var out []string
-	for _, o := range a.Record.Originals("ReplicaSet") {
+	for _, o := range a.originals(replicaSetKind()) {
 		if metav1.GetControllerOf(o) != nil {
 			out = append(out, o.GetName())
 		}
@@ -176,11 +189,14 @@ func (a *Adopter) ownedReplicaSets() []string {
 	return out
 }
 
-// awaitOwned waits until the named objects have a controller of a kind.
+// awaitOwned waits until the named objects have a controller of a kind. A pod that is gone comes under another name, if at all: [Adopter.VerifyReturned] tells of it.
 func (a *Adopter) awaitOwned(ctx context.Context, kind schema.GroupVersionKind, owner string, names []string) error {
 	return a.Await(ctx, a.Management, kube.Scope{GroupVersionKind: kind, Namespace: a.Picture.ID}, func(objects map[string]*unstructured.Unstructured) string {
 		for _, name := range names {
 			o := objects[name]
+			if o == nil && kind == podKind() {
+				continue
+			}
 			if o == nil {
 				return kind.Kind + "/" + name + " to exist"
 			}

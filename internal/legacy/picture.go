@@ -61,6 +61,12 @@ func PartOf(o metav1.Object) (role Role, node string) {
 	return Role(o.GetLabels()[labelApp]), o.GetLabels()[labelNodeID]
 }
 
+// RunsVM tells of a Deployment, ReplicaSet or pod that is there for one of a cluster's VMs, by the labels that kvm-operator puts on. Others may live in the same namespace.
+func RunsVM(o metav1.Object) bool {
+	role, node := PartOf(o)
+	return (role == Master || role == Worker) && node != ""
+}
+
 // Says tells that an object itself says that it is a cluster's, as everything does that the legacy operators make around VMs; only the ServiceAccount
 // of the VMs has nothing but its name.
 func Says(o metav1.Object, id string) bool {

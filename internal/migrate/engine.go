@@ -218,6 +218,7 @@ func (e *Engine) run(ctx context.Context, opts Options, state migrationv1alpha1.
 	}
 	e.Work.Note, e.Work.Exposed = e.note, e.exposed
 	e.Work.Adopter.Retired = func() []string { return Retired(e.Journal.Object, e.Work.Adopter.Record) }
+	e.Work.Adopter.MayBeGone = func() []string { return RemovedBy(e.Journal.Object, e.Work.Adopter.Record).Pods }
 	e.Work.Course = func() proof.Course { return CourseOf(e.Journal.Object, e.Work.Adopter.Record) }
 	if err := e.retry(ctx, "", func(ctx context.Context) error { return e.Lock.Acquire(ctx) }); err != nil {
 		return Result{}, err

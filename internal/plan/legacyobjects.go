@@ -49,10 +49,14 @@ func (b *builder) release() []Object {
 	}
 	const note = "deleted without its dependents and with its UID as precondition; the VM goes on running"
 	for i := range c.Deployments {
-		out = append(out, Object{Action: Remove, Object: c.Deployments[i].Ref.String(), Phase: PhaseAdopt, Note: note})
+		if legacy.RunsVM(&c.Deployments[i].Object) {
+			out = append(out, Object{Action: Remove, Object: c.Deployments[i].Ref.String(), Phase: PhaseAdopt, Note: note})
+		}
 	}
 	for i := range c.ReplicaSets {
-		out = append(out, Object{Action: Remove, Object: c.ReplicaSets[i].Ref.String(), Phase: PhaseAdopt, Note: note})
+		if legacy.RunsVM(&c.ReplicaSets[i].Object) {
+			out = append(out, Object{Action: Remove, Object: c.ReplicaSets[i].Ref.String(), Phase: PhaseAdopt, Note: note})
+		}
 	}
 	return out
 }

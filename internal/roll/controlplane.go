@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,6 +88,9 @@ type Roller struct {
 	Single   func(ever bool)
 	// Seen hears the members of etcd before the control plane is replaced, and after it was, or was taken back.
 	Seen func(before bool, table *etcd.Table)
+
+	// served has the names of new Nodes on which every DaemonSet was ready once.
+	served sync.Map
 }
 
 // Why the control plane cannot be moved.

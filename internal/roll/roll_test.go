@@ -312,6 +312,52 @@ status: {conditions: `+ready+`}
 	}
 }
 
+// TestADaemonSetThatIsReadyNowhereHoldsUpNoWorker: it was broken before, and its owner may be asleep. One that is ready elsewhere has to be ready on the new Node, once.
+func TestADaemonSetThatIsReadyNowhereHoldsUpNoWorker(t *testing.T) {
+	t.Parallel()
+	objects := func(wanted, ready int, on string) []string {
+		return []string{fmt.Sprintf(`
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {namespace: shop, name: agent, uid: agent}
+spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, spec: {containers: [{name: a, image: a}]}}}
+status: {desiredNumberScheduled: %d, currentNumberScheduled: %d, numberMisscheduled: 0, numberReady: %d}
+`, wanted, wanted, ready), fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: agent-new, ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: agent, uid: agent, controller: true}]}
+spec: {nodeName: new, containers: [{name: a, image: a}]}
+status: {conditions: [{type: Ready, status: "%s", lastTransitionTime: "2026-01-01T00:00:00Z"}]}
+`, on)}
+	}
+	for name, test := range map[string]struct {
+		objects []string
+		tells   bool
+		waits   bool
+	}{
+		"ready":                    {objects(2, 2, "True"), false, false},
+		"not yet":                  {objects(2, 1, "False"), false, true},
+		"ready nowhere":            {objects(2, 0, "False"), true, false},
+		"wanted here, and nowhere": {objects(1, 0, "False"), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := with(t, test.objects...)
+			told := 0
+			c.Workload, c.Patience, c.Tell = c.Management, 50*time.Millisecond, func(string, ...any) { told++ }
+			err := c.awaitDaemons(t.Context(), []string{"new"})
+			if test.waits {
+				require.ErrorContains(t, err, "pod shop/agent-new of DaemonSet agent on the new Node new to be ready")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, test.tells, told > 0)
+			_, asked := c.served.Load("new")
+			assert.True(t, asked)
+		})
+	}
+}
+
 // TestServersThatReadOtherValuesDiffer without showing a value.
 func TestServersThatReadOtherValuesDiffer(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -110,7 +111,7 @@ func (c *Roller) AwaitServer(ctx context.Context) error {
 		if status, message := adopt.Condition(node, string(corev1.NodeReady)); status != "True" {
 			return strings.TrimSuffix(fmt.Sprintf("Node %s to be ready: %s", node.GetName(), message), ": "), nil
 		}
-		return c.missingDaemon(ctx, []string{node.GetName()}, carriesServices)
+		return c.missingDaemon(ctx, []string{node.GetName()}, func(set *appsv1.DaemonSet, _ int) bool { return carriesServices(set) })
 	})
 }
 

@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -235,42 +236,73 @@ func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
 	return c.awaitDaemons(ctx, nodes)
 }
 
-// awaitDaemons waits until every DaemonSet has a pod on every Node it wants one on, and until those on the new Nodes are ready.
+// awaitDaemons waits until every DaemonSet has a pod on every Node it wants one on, and until those on the new Nodes are ready. A Node where they were once is not asked again: hundreds of
+// workers would be asked for again and again, and what becomes of a Node later holds up no other. Nobody waits for what is ready nowhere.
 func (c *Roller) awaitDaemons(ctx context.Context, nodes []string) error {
-	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		return c.missingDaemon(ctx, nodes, func(*appsv1.DaemonSet) bool { return true })
+	fresh := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+		_, served := c.served.Load(node)
+		return served
 	})
+	broken := map[string]bool{}
+	err := c.poll(ctx, func(ctx context.Context) (string, error) {
+		clear(broken)
+		return c.missingDaemon(ctx, fresh, func(set *appsv1.DaemonSet, here int) bool {
+			// What wants other Nodes as well and is ready on none was broken before.
+			if set.Status.NumberReady > 0 || int(set.Status.DesiredNumberScheduled) <= here || carriesServices(set) {
+				return true
+			}
+			broken[set.Namespace+"/"+set.Name] = true
+			return false
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for _, node := range fresh {
+		c.served.Store(node, true)
+	}
+	if len(broken) > 0 {
+		c.tell("DaemonSets that are ready on no Node are not waited for: %s", strings.Join(slices.Sorted(maps.Keys(broken)), ", "))
+	}
+	return nil
 }
 
-// missingDaemon is what is missing of the DaemonSets that count; empty when nothing is. One that does not want a pod on a new Node has none there, and nobody waits for it.
-func (c *Roller) missingDaemon(ctx context.Context, nodes []string, counts func(*appsv1.DaemonSet) bool) (string, error) {
+// missingDaemon is what is missing of the DaemonSets that count, by the number of pods that they have on the new Nodes; empty when nothing is. One that does not want a pod on a new Node has
+// none there, and nobody waits for it.
+func (c *Roller) missingDaemon(ctx context.Context, nodes []string, counts func(set *appsv1.DaemonSet, here int) bool) (string, error) {
 	sets, pods := &appsv1.DaemonSetList{}, &corev1.PodList{}
 	if err := c.Workload.Client.List(ctx, sets); err != nil {
 		return "", fmt.Errorf("listing DaemonSets of the workload cluster: %w", err)
 	}
-	counted := map[types.UID]bool{}
-	for i := range sets.Items {
-		s := &sets.Items[i]
-		if !counts(s) {
-			continue
-		}
-		if s.Status.CurrentNumberScheduled < s.Status.DesiredNumberScheduled {
-			return fmt.Sprintf("DaemonSet %s/%s to be on every Node", s.Namespace, s.Name), nil
-		}
-		counted[s.UID] = true
-	}
+	here, unready := map[types.UID]int{}, map[types.UID]string{}
 	for _, node := range nodes {
 		if err := c.Workload.Client.List(ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
 			return "", fmt.Errorf("listing the pods of Node %s: %w", node, err)
 		}
 		for i := range pods.Items {
 			pod := &pods.Items[i]
-			if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && counted[owner.UID] && !podReady(pod) {
-				return fmt.Sprintf("pod %s/%s of DaemonSet %s on the new Node %s to be ready", pod.Namespace, pod.Name, owner.Name, node), nil
+			owner := metav1.GetControllerOf(pod)
+			if owner == nil || owner.Kind != "DaemonSet" {
+				continue
+			}
+			here[owner.UID]++
+			if !podReady(pod) {
+				unready[owner.UID] = fmt.Sprintf("pod %s/%s of DaemonSet %s on the new Node %s to be ready", pod.Namespace, pod.Name, owner.Name, node)
 			}
 		}
 	}
-	return "", nil
+	late := ""
+	for i := range sets.Items {
+		s := &sets.Items[i]
+		switch {
+		case !counts(s, here[s.UID]):
+		case s.Status.CurrentNumberScheduled < s.Status.DesiredNumberScheduled:
+			return fmt.Sprintf("DaemonSet %s/%s to be on every Node", s.Namespace, s.Name), nil
+		case unready[s.UID] != "":
+			late = cmp.Or(late, unready[s.UID])
+		}
+	}
+	return late, nil
 }
 
 // carriesServices tells of a DaemonSet without which a Node has no way to Services: kube-proxy and the network are the platform's own, and on the host's network, because they

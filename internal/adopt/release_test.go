@@ -1,0 +1,129 @@
+package adopt
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+)
+
+// adopterOf is for a recorded cluster whose objects are there, with what else is given.
+func adopterOf(t *testing.T, others ...client.Object) (*Adopter, client.Client) {
+	t.Helper()
+	c := picture(t)
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	made := time.Unix(1_700_000_000, 0)
+	record := NewRecord(c, true, made, "ada")
+	for _, o := range others {
+		raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		require.NoError(t, err)
+		record.Objects = append(record.Objects, raw) // A record of before that was left out.
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	for _, raw := range record.Objects {
+		o := (&unstructured.Unstructured{Object: raw}).DeepCopy()
+		o.SetResourceVersion("")
+		builder = builder.WithObjects(o)
+	}
+	api := builder.WithInterceptorFuncs(interceptor.Funcs{
+		// A real watch ends with its context.
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			w, err := c.Watch(ctx, list, opts...)
+			if err == nil {
+				context.AfterFunc(ctx, w.Stop)
+			}
+			return w, err
+		},
+		// A real API server gives a UID, and keeps who wrote and when.
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			o.SetUID(types.UID("new-" + o.GetName()))
+			o.SetCreationTimestamp(metav1.NewTime(made.Add(time.Hour)))
+			given := (&client.CreateOptions{}).ApplyOptions(opts)
+			o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: given.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate}})
+			return c.Create(ctx, o, opts...)
+		},
+	}).WithReturnManagedFields().Build()
+	return &Adopter{
+		Picture: c, Record: record, Management: Side{Client: api, Writer: kube.NewWriter(api, kube.WriterOptions{})},
+		Clock: clocktesting.NewFakeClock(made), Patience: 5 * time.Second,
+	}, api
+}
+
+// TestWhatARollbackMadeAgainIsReleasedAgain: a rollback to the fence keeps the record, and whoever goes forward from there finds other UIDs in it.
+func TestWhatARollbackMadeAgainIsReleasedAgain(t *testing.T) {
+	t.Parallel()
+	a, api := adopterOf(t)
+	require.NoError(t, a.ReleasePods(t.Context()))
+	require.NoError(t, a.recreate(t.Context(), replicaSetKind()))
+	require.NoError(t, a.recreate(t.Context(), deploymentKind()))
+	require.NoError(t, a.ReleasePods(t.Context()))
+	left, err := List(t.Context(), api, deploymentKind(), a.Picture.ID)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+
+	// One that somebody else made is nobody's to delete.
+	original := a.Record.Originals("Deployment")[0]
+	foreign := asNew(original)
+	require.NoError(t, api.Create(t.Context(), foreign, client.FieldOwner("kvm-operator")))
+	err = a.ReleasePods(t.Context())
+	require.ErrorIs(t, err, ErrReplaced)
+	require.ErrorContains(t, err, "migrate rollback "+a.Picture.ID)
+}
+
+// TestWhatIsNoVMStays: another team's Deployment in the cluster's namespace loses neither its pods nor itself, and is not made again when it goes.
+func TestWhatIsNoVMStays(t *testing.T) {
+	t.Parallel()
+	stranger := &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "al9qy", Name: "app-operator", UID: "s", Labels: map[string]string{"app": "app-operator"}},
+	}
+	a, api := adopterOf(t, stranger)
+	require.NoError(t, a.ReleasePods(t.Context()))
+	key := client.ObjectKeyFromObject(stranger)
+	require.NoError(t, api.Get(t.Context(), key, &appsv1.Deployment{}))
+	require.NoError(t, api.Delete(t.Context(), stranger))
+	require.NoError(t, a.recreate(t.Context(), deploymentKind()))
+	require.NoError(t, client.IgnoreNotFound(api.Get(t.Context(), key, &appsv1.Deployment{})))
+	left, err := List(t.Context(), api, deploymentKind(), a.Picture.ID)
+	require.NoError(t, err)
+	assert.NotContains(t, left, "app-operator")
+	assert.Len(t, left, len(a.Picture.Nodes))
+}
+
+// TestAWorkerWhoseHostIsLostNeedsNoSilence behind the point of no return: it is replaced in its turn, and holds up no other.
+func TestAWorkerWhoseHostIsLostNeedsNoSilence(t *testing.T) {
+	t.Parallel()
+	a, api := adopterOf(t)
+	require.NoError(t, a.Fence(t.Context()))
+	workers := a.Picture.Workers()
+	require.GreaterOrEqual(t, len(workers), 2)
+	lost := workers[len(workers)-1].Pod.Object
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: lost.Namespace, Name: lost.Name}}
+	require.NoError(t, api.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+	pod.Finalizers = nil
+	require.NoError(t, api.Update(t.Context(), pod))
+	require.NoError(t, api.Delete(t.Context(), pod))
+	a.Retired = func() []string { return []string{workers[0].Pod.Object.Name} }
+	require.ErrorIs(t, a.VerifyFence(t.Context()), ErrReplaced, "before there is no way back, somebody makes it again")
+	a.MayBeGone = func() []string { return []string{lost.Name} }
+	require.NoError(t, a.VerifyFence(t.Context()))
+	require.NoError(t, api.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: lost.Namespace, Name: lost.Name}}))
+	require.ErrorIs(t, a.VerifyFence(t.Context()), ErrReplaced, "one that was replaced is another machine")
+}
