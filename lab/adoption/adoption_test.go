@@ -8,11 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -204,6 +209,41 @@ func assertGivenBack(t *testing.T, c *migrationtest.Cluster, before migrationtes
 	object, err := migrate.Read(t.Context(), reader(t), c.Namespace, c.ID)
 	require.NoError(t, err)
 	assert.Equal(t, migrationv1alpha1.StateRolledBack, object.Status.State)
+}
+
+// TestTakenBackToTheFenceAndForwardAgain goes forward from a rollback that leaves the operators silent: the Deployments that it has made again are its own. What others keep in the cluster's
+// namespace stays all the while.
+func TestTakenBackToTheFenceAndForwardAgain(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	management, err := client.New(world.Management.As(t, "neighbour", "system:masters"), client.Options{})
+	require.NoError(t, err)
+	theirs := map[string]string{"app": "app-operator"}
+	stranger := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ID, Name: "app-operator", Labels: theirs},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: theirs}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: theirs}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "operator", Image: "example.com/operator:1"}}},
+		}},
+	}
+	require.NoError(t, management.Create(t.Context(), stranger))
+	now := &appsv1.Deployment{}
+	require.Eventually(t, func() bool {
+		err := management.Get(t.Context(), client.ObjectKeyFromObject(stranger), now)
+		return err == nil && now.Status.TerminatingReplicas != nil && slices.ContainsFunc(now.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Reason == "NewReplicaSetAvailable" })
+	}, time.Minute, 100*time.Millisecond, "Kubernetes has nothing more to say of it")
+	before := c.State(t)
+	o := newOperator(t, c, "hesitant")
+	code, _, said := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = o.rollback(t.Context(), "--to", "fence")
+	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = o.resume(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	require.NoError(t, management.Get(t.Context(), client.ObjectKeyFromObject(stranger), now))
+	assert.Equal(t, stranger.UID, now.UID)
+	code, _, said = o.rollback(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	assertGivenBack(t, c, before)
 }
 
 // TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: what is left are the phases that nobody has run yet.
