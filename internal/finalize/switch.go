@@ -187,27 +187,36 @@ func (f *Finalizer) SwitchServices(ctx context.Context) error {
 	if err := f.wish(ctx, wanted); err != nil {
 		return err
 	}
-	// When they go is told before: a run that goes on after a crash finds them gone, and cannot know since when.
-	if ports != nil && f.Unpublishing != nil {
-		if err := f.Unpublishing(ctx, whole); err != nil {
-			return err
-		}
-	}
-	if err := f.remove(ctx, l.of(plan.StageService)); err != nil {
+	if err := f.unpublish(ctx, l.of(plan.StageService), ports, whole); err != nil {
 		return err
-	}
-	if ports != nil {
-		if err := f.made(ctx, serviceKind(), infrav1.WorkersServiceName(f.Picture.ID), map[string]any{"workerPorts": ports}); err != nil {
-			return err
-		}
-		if f.Published != nil {
-			f.Published()
-		}
 	}
 	if err := f.awaitEndpoint(ctx); err != nil {
 		return err
 	}
 	return f.reach(ctx)
+}
+
+// unpublish removes the legacy Services, and waits for the provider's where ports are published. When they go is told before: a run that goes on after a crash finds them gone, and cannot
+// know since when.
+func (f *Finalizer) unpublish(ctx context.Context, services []plan.Removal, ports any, whole bool) error {
+	if ports == nil {
+		return f.remove(ctx, services)
+	}
+	if f.Unpublishing != nil {
+		if err := f.Unpublishing(ctx, whole); err != nil {
+			return err
+		}
+	}
+	if err := f.remove(ctx, services); err != nil {
+		return err
+	}
+	if err := f.made(ctx, serviceKind(), infrav1.WorkersServiceName(f.Picture.ID), map[string]any{"workerPorts": ports}); err != nil {
+		return err
+	}
+	if f.Published != nil {
+		f.Published()
+	}
+	return nil
 }
 
 // published tells whether some of the legacy Services are there, and whether all of them are.
