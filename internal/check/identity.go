@@ -238,6 +238,9 @@ func translatable(v *view) verdict {
 	return held("every setting was carried over, derived or dropped for a stated reason")
 }
 
+// SettingsDecided is the check that sums up what the translation leaves to a human: every decision it counts is a finding of its own, too.
+const SettingsDecided = "CHK-TRN-002"
+
 func decided(v *view) verdict {
 	var items []string
 	for _, problem := range v.Translation {

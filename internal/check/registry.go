@@ -802,7 +802,7 @@ func Registry() []Check {
 			run:   translatable,
 		},
 		{
-			ID: "CHK-TRN-002", Category: categoryTranslation, Title: "no setting waits for a decision", Short: "open decision", Severity: Decide, Needs: []Fact{Translation}, Beyond: true, Fixed: fixedDecision,
+			ID: SettingsDecided, Category: categoryTranslation, Title: "no setting waits for a decision", Short: "open decision", Severity: Decide, Needs: []Fact{Translation}, Beyond: true, Fixed: fixedDecision,
 			Hint:  "answer in a decisions file, then: migrate plan CLUSTER --decisions FILE",
 			Looks: "Findings of the translation that offer choices and have no answer.",
 			Why:   "Some settings have no equal in the new cluster. Which substitute is right is the customer's choice, not the program's.",

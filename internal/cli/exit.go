@@ -187,7 +187,7 @@ func codeOfPlan(p *plan.Plan) Code {
 	switch {
 	case plan.Stale(p.Drift):
 		return CodeStale
-	case !p.Status.Applyable && onlyDecisions(p):
+	case !p.Status.Applyable && p.OnlyDecisions():
 		return CodeDecision
 	case !p.Status.Applyable:
 		return CodeBlocked
@@ -196,30 +196,6 @@ func codeOfPlan(p *plan.Plan) Code {
 	default:
 		return CodeOK
 	}
-}
-
-// onlyDecisions tells whether nothing but open decisions is in the way.
-func onlyDecisions(p *plan.Plan) bool {
-	if !p.Status.Complete {
-		return false
-	}
-	open := map[string]bool{}
-	for _, f := range p.Findings {
-		if f.Open() {
-			open[f.ID] = true
-		}
-	}
-	for _, result := range p.Checks {
-		if result.Outcome == check.Decide {
-			open[result.ID] = true
-		}
-	}
-	for _, id := range p.Status.BlockedBy {
-		if !open[id] {
-			return false
-		}
-	}
-	return len(p.Status.BlockedBy) > 0
 }
 
 // worseCode returns the code that counts for more when several clusters were looked at.

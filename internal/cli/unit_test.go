@@ -77,6 +77,7 @@ func TestTheDetailedCodeOfAPlanPutsTheMostUrgentFirst(t *testing.T) {
 		"an open decision":            {plan.Plan{Status: plan.Status{Complete: true, BlockedBy: []string{"TRN-A-001"}}, Findings: decision}, CodeDecision},
 		"a check to decide":           {plan.Plan{Status: plan.Status{Complete: true, BlockedBy: []string{"CHK-A-001"}}, Checks: []check.Result{{ID: "CHK-A-001", Outcome: check.Decide}}}, CodeDecision},
 		"a decision and a block":      {plan.Plan{Status: plan.Status{Complete: true, BlockedBy: []string{"TRN-A-001", "TRN-B-001"}}, Findings: decision}, CodeBlocked},
+		"a decision that blocks, too": {plan.Plan{Status: plan.Status{Complete: true, BlockedBy: []string{"TRN-A-001"}}, Findings: []finding.Finding{decision[0], {ID: "TRN-A-001", Severity: finding.Block}}}, CodeBlocked},
 		"an incomplete plan":          {plan.Plan{Status: plan.Status{BlockedBy: []string{"TRN-A-001"}}, Findings: decision}, CodeBlocked},
 		"blocked by nothing nameable": {plan.Plan{Status: plan.Status{Complete: true}}, CodeBlocked},
 		"stale": {plan.Plan{

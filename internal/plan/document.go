@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
@@ -85,6 +86,25 @@ type Status struct {
 	HasChanges bool `json:"hasChanges"`
 	// BlockedBy are the ids of the findings and checks in the way, sorted, each once.
 	BlockedBy []string `json:"blockedBy"`
+}
+
+// OnlyDecisions tells that nothing but open decisions is in the way: findings that nobody has answered, and checks that leave the choice to a human.
+func (p *Plan) OnlyDecisions() bool {
+	open := map[string]bool{}
+	for _, f := range p.Findings {
+		if f.Severity == finding.Block || f.Severity == finding.Error {
+			return false
+		}
+		open[f.ID] = open[f.ID] || f.Open()
+	}
+	for _, r := range p.Checks {
+		if r.Outcome == check.Block || r.Outcome == check.Error {
+			return false
+		}
+		open[r.ID] = open[r.ID] || r.Outcome == check.Decide
+	}
+	// What is in the way and named nowhere else is no decision that anybody could take.
+	return p.Status.Complete && len(p.Status.BlockedBy) > 0 && !slices.ContainsFunc(p.Status.BlockedBy, func(id string) bool { return !open[id] })
 }
 
 // Summary counts. Create, Adopt, Replace and Remove count Changes with that action; Decide counts open decisions.

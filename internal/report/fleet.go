@@ -168,7 +168,7 @@ func viewFleetPlan(doc *fleet.Plan, o Options) *fleetView {
 	}
 	v.Counts = fleetCounts(states)
 	if !doc.Applyable {
-		v.Verdict = mark{"×", "x", "something is in the way", bad}
+		v.Verdict = inTheWay(states)
 	}
 	v.Note = "would be done " + short(doc.Finish, where)
 	if doc.Finish == nil {
@@ -180,6 +180,24 @@ func viewFleetPlan(doc *fleet.Plan, o Options) *fleetView {
 	v.Next = nextAfterFleetPlan(doc)
 	v.Facts = append(v.Facts, zoneFact(where), fact{"Made", stamp(doc.Metadata.CreatedAt, o.DateLocation) + " by " + doc.Metadata.Tool})
 	return v
+}
+
+// inTheWay says what a plan waits for: for decisions alone, or for something that has to be removed.
+func inTheWay(states map[string]fleet.State) mark {
+	decide := false
+	for _, s := range states {
+		switch s {
+		case fleet.StateDecide:
+			decide = true
+		case fleet.StateReady, fleet.StateDone, fleet.StateRunning:
+		case fleet.StateWaiting, fleet.StateApproval, fleet.StatePaused, fleet.StateBlocked, fleet.StateFailed, fleet.StateTakenBack, fleet.StateUnread:
+			return mark{"×", "x", "something is in the way", bad}
+		}
+	}
+	if decide {
+		return mark{"!", "!", "decisions are open", choose}
+	}
+	return mark{"×", "x", "something is in the way", bad}
 }
 
 // zoneFact names the zone of the tables' times.
@@ -273,9 +291,13 @@ func nextAfterFleetPlan(doc *fleet.Plan) string {
 	for _, s := range []fleet.State{fleet.StateUnread, fleet.StateBlocked, fleet.StateDecide, fleet.StateFailed, fleet.StateTakenBack} {
 		for _, wave := range doc.Waves {
 			for _, c := range wave.Clusters {
-				if c.State == s {
-					return "see the details: migrate check " + c.ID
+				if c.State != s {
+					continue
 				}
+				if s == fleet.StateDecide {
+					return "see the choices: migrate plan " + c.ID
+				}
+				return "see the details: migrate check " + c.ID
 			}
 		}
 	}

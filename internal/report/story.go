@@ -82,7 +82,7 @@ func tellPlan(original *plan.Plan, o Options) *story {
 	if n := subjects(original, plan.Replace); n > 0 {
 		s.Lead = append(s.Lead, plural(n, "machine")+are(n)+" replaced by new ones later.")
 	}
-	if n := len(openDecisions(p.Findings)); n > 0 {
+	if n := undecided(p); n > 0 {
 		s.Lead = append(s.Lead, capital(plural(n, "decision"))+are(n)+" still open.")
 	}
 	// Zones look like references of objects.

@@ -216,7 +216,6 @@ func summarise(results []check.Result) check.Summary {
 
 // verdict is the plan's status in a few words.
 func verdict(p *plan.Plan) mark {
-	open := openDecisions(p.Findings)
 	switch {
 	case !p.Status.Complete:
 		return mark{"?", "?", "incomplete: part of the input could not be read", bad}
@@ -224,10 +223,10 @@ func verdict(p *plan.Plan) mark {
 		return mark{"✓", "v", "nothing to do", good}
 	case p.Status.Applyable:
 		return mark{"✓", "v", "ready to run", good}
-	case len(p.Status.BlockedBy) > len(open):
+	case p.OnlyDecisions():
+		return mark{"!", "!", plural(undecided(p), "decision") + " open", choose}
+	case len(p.Status.BlockedBy) > 0:
 		return mark{"×", "x", "blocked", bad}
-	case len(open) > 0:
-		return mark{"!", "!", plural(len(open), "decision") + " open", choose}
 	default:
 		return mark{"×", "x", "cannot be run", bad}
 	}
@@ -235,7 +234,6 @@ func verdict(p *plan.Plan) mark {
 
 // nextStep says what to do now and, where there is one, with which command.
 func nextStep(p *plan.Plan) (advice, command string) {
-	open := openDecisions(p.Findings)
 	again := "migrate plan " + p.Cluster.ID
 	switch {
 	case !p.Status.Complete:
@@ -244,13 +242,24 @@ func nextStep(p *plan.Plan) (advice, command string) {
 		return "nothing; see where the cluster stands", "migrate inventory " + p.Cluster.ID
 	case p.Status.Applyable:
 		return "keep it with --out FILE, and before the window see whether it still holds", again + " --against FILE"
-	case len(p.Status.BlockedBy) > len(open):
+	case p.OnlyDecisions():
+		return "record the " + plural(undecided(p), "open decision") + ", then plan again", again + " --decisions FILE"
+	case len(p.Status.BlockedBy) > 0:
 		return "remove what blocks, see each reason with migrate explain ID, then", "migrate check " + p.Cluster.ID
-	case len(open) > 0:
-		return "record the " + plural(len(open), "open decision") + ", then plan again", again
 	default:
 		return "see what stands in the way", "migrate check " + p.Cluster.ID
 	}
+}
+
+// undecided is how many decisions are open: findings without an answer, and checks that ask for one. The check that only repeats those findings is no further decision.
+func undecided(p *plan.Plan) int {
+	open := len(openDecisions(p.Findings))
+	for _, r := range p.Checks {
+		if r.Outcome == check.Decide && (r.ID != check.SettingsDecided || open == 0) {
+			open++
+		}
+	}
+	return open
 }
 
 func openDecisions(findings []finding.Finding) []finding.Finding {

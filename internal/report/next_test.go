@@ -1,0 +1,64 @@
+package report_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
+)
+
+// undecidedPlan waits for people to choose, and for nothing else: one setting, which a check repeats, and what a check leaves to them.
+func undecidedPlan() *plan.Plan {
+	p := planOfAl9qy()
+	p.Findings = []finding.Finding{{ID: "TRN-DOCKER-001", Severity: finding.Decide, Message: "the range is set for Docker's bridge"}}
+	p.Checks = []check.Result{{ID: "CHK-CP-001", Outcome: check.Decide}, {ID: check.SettingsDecided, Outcome: check.Decide}, {ID: "CHK-ETCD-001", Outcome: check.Pass}}
+	p.Status = plan.Status{Complete: true, HasChanges: true, BlockedBy: []string{"CHK-CP-001", "CHK-TRN-002", "TRN-DOCKER-001"}}
+	return p
+}
+
+// TestAPlanThatOnlyWaitsForDecisionsIsNotBlocked says what the detailed exit code says.
+func TestAPlanThatOnlyWaitsForDecisionsIsNotBlocked(t *testing.T) {
+	t.Parallel()
+	p := undecidedPlan()
+	text := string(render(t, "text", p, report.Options{Width: 200}))
+	assert.Contains(t, text, "status  ! 2 decisions open (CHK-CP-001, CHK-TRN-002, TRN-DOCKER-001)")
+	assert.Contains(t, text, "Next         record the 2 open decisions, then plan again: migrate plan al9qy --decisions FILE")
+	assert.NotContains(t, text, "blocked")
+	assert.Contains(t, string(render(t, "markdown", p, report.Options{})), "**! 2 decisions open**")
+	assert.Contains(t, string(render(t, "text", p, report.Options{Audience: report.Customer, Width: 400})), "2 decisions are still open.")
+
+	p.Checks[2].Outcome = check.Block
+	p.Status.BlockedBy = append(p.Status.BlockedBy, "CHK-ETCD-001")
+	text = string(render(t, "text", p, report.Options{Width: 200}))
+	assert.Contains(t, text, "status  × blocked (")
+	assert.Contains(t, text, "Next         remove what blocks, see each reason with migrate explain ID, then: migrate check al9qy\n")
+}
+
+// fleetOf is a plan in which every cluster is in three waves.
+func fleetOf(clusters ...fleet.PlannedCluster) *fleet.Plan {
+	doc := planOfAFleet()
+	doc.Waves = nil
+	for _, until := range []string{plan.PhaseAdopt, plan.PhaseWorkers, plan.PhaseFinalize} {
+		doc.Waves = append(doc.Waves, fleet.PlannedWave{Name: until, Until: until, Clusters: clusters})
+	}
+	return doc
+}
+
+// TestAFleetThatOnlyWaitsForDecisionsIsNotBlocked leads to where they are told.
+func TestAFleetThatOnlyWaitsForDecisionsIsNotBlocked(t *testing.T) {
+	t.Parallel()
+	decide := fleet.PlannedCluster{ID: "al9qy", State: fleet.StateDecide, BlockedBy: []string{"CHK-CP-001"}}
+	ready := fleet.PlannedCluster{ID: "b4n9x", State: fleet.StateReady}
+	text := string(render(t, "text", fleetOf(ready, decide), report.Options{Width: 200}))
+	assert.Contains(t, text, "Result       ! decisions are open: ")
+	assert.Contains(t, text, "Next         see the choices: migrate plan al9qy\n")
+	ready.State, ready.BlockedBy = fleet.StateBlocked, []string{"CHK-ETCD-001"}
+	text = string(render(t, "text", fleetOf(decide, ready), report.Options{Width: 200}))
+	assert.Contains(t, text, "Result       × something is in the way: ")
+	assert.Contains(t, text, "Next         see the details: migrate check b4n9x\n")
+}
