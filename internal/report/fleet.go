@@ -146,9 +146,7 @@ func viewFleetPlan(doc *fleet.Plan, o Options) *fleetView {
 				nameCell(c.ID, c.Canary), markCell(c.State), cellOf(c.Next),
 				cellOf(takes(c)), cellOf(short(c.Begins, where)), cellOf(short(c.Ends, where)), cellOf(numbers(c.Nights)),
 			})
-			if len(c.BlockedBy) > 0 || c.Message != "" {
-				blocked.Rows = append(blocked.Rows, []fleetCell{nameCell(c.ID, false), markCell(c.State), cellOf(joinNonEmpty(": ", strings.Join(c.BlockedBy, ", "), c.Message))})
-			}
+			blocked.addBlocked(c)
 			if o.Full {
 				row := &section.Rows[len(section.Rows)-1]
 				*row = append(*row, cellOf(c.Organization), cellOf(strconv.Itoa(c.Workers)), cellOf(changesText(c.Changes)))
@@ -198,6 +196,15 @@ func inTheWay(states map[string]fleet.State) mark {
 		return mark{"!", "!", "decisions are open", choose}
 	}
 	return mark{"×", "x", "something is in the way", bad}
+}
+
+// addBlocked adds what is in a cluster's way. A cluster is in as many waves as it has goals; the same is told of it once.
+func (s *fleetSection) addBlocked(c fleet.PlannedCluster) {
+	what := joinNonEmpty(": ", strings.Join(c.BlockedBy, ", "), c.Message)
+	if what == "" || slices.ContainsFunc(s.Rows, func(row []fleetCell) bool { return row[0].Text == c.ID && row[2].Text == what }) {
+		return
+	}
+	s.Rows = append(s.Rows, []fleetCell{nameCell(c.ID, false), markCell(c.State), cellOf(what)})
 }
 
 // zoneFact names the zone of the tables' times.

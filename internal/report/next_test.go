@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -61,4 +62,21 @@ func TestAFleetThatOnlyWaitsForDecisionsIsNotBlocked(t *testing.T) {
 	text = string(render(t, "text", fleetOf(decide, ready), report.Options{Width: 200}))
 	assert.Contains(t, text, "Result       × something is in the way: ")
 	assert.Contains(t, text, "Next         see the details: migrate check b4n9x\n")
+}
+
+// TestWhatIsInAClustersWayIsToldOnce, also when it is in several waves.
+func TestWhatIsInAClustersWayIsToldOnce(t *testing.T) {
+	t.Parallel()
+	doc := fleetOf(fleet.PlannedCluster{ID: "al9qy", State: fleet.StateBlocked, BlockedBy: []string{"CHK-CP-001", "CHK-VM-007"}}, fleet.PlannedCluster{ID: "b4n9x", State: fleet.StateBlocked, BlockedBy: []string{"CHK-CP-001", "CHK-VM-007"}})
+	doc.Waves[2].Clusters = []fleet.PlannedCluster{{ID: "al9qy", State: fleet.StateTakenBack, Message: "somebody took it back"}}
+	text := string(render(t, "text", doc, report.Options{}))
+	_, table, found := strings.Cut(text, "In the way\n")
+	assert.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	assert.Equal(t, []string{
+		"CLUSTER  STATE         WHAT",
+		"al9qy    × blocked     CHK-CP-001, CHK-VM-007",
+		"b4n9x    × blocked     CHK-CP-001, CHK-VM-007",
+		"al9qy    ! taken back  somebody took it back",
+	}, strings.Split(table, "\n"))
 }
