@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -291,12 +292,30 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 	}
 	made := &planned{code: codeOfPlan(document)}
 	err = deliver(ctx, &made.stdout, mine, func(w io.Writer, out output) error {
-		return report.Render(w, out.format, document, s.options(o.view, out))
+		return report.Render(w, out.format, document, kept(s.options(o.view, out), savedIn(mine), out))
 	})
 	if err != nil {
 		return nil, err
 	}
 	return made, nil
+}
+
+// savedIn is the file from which a plan can be read again: that of --out, which is the last one, else one with the document itself. Empty when there is none.
+func savedIn(outs []output) string {
+	for _, out := range slices.Backward(outs) {
+		if out.file != "" && (out.format == "json" || out.format == "yaml") {
+			return out.file
+		}
+	}
+	return ""
+}
+
+// kept tells a rendering where the plan is saved. What is written into a file is passed on, and must not tell where a person keeps files.
+func kept(opts report.Options, file string, out output) report.Options {
+	if opts.Saved = file; file != "" && out.file != "" {
+		opts.Saved = filepath.Base(file)
+	}
+	return opts
 }
 
 // plan examines a cluster and builds its plan. What was found is returned as well.

@@ -64,7 +64,11 @@ func (s *session) show(ctx context.Context, o showOptions, name string) error {
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
+	saved := name
+	if name == "-" {
+		saved = ""
+	}
 	return deliver(ctx, s.out, outs, func(w io.Writer, out output) error {
-		return report.Render(w, out.format, document, s.options(o.view, out))
+		return report.Render(w, out.format, document, kept(s.options(o.view, out), saved, out))
 	})
 }

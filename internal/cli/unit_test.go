@@ -636,3 +636,16 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 		assert.False(t, s.gone(there), there)
 	}
 }
+
+// TestAPlanSaysWhereItIsSaved, and what is passed on does not tell in which folder.
+func TestAPlanSaysWhereItIsSaved(t *testing.T) {
+	t.Parallel()
+	outs := []output{{"text", ""}, {"markdown", "ticket.md"}, {"yaml", "plans/x.yaml"}, {"json", "plans/x.plan"}}
+	assert.Equal(t, "plans/x.plan", savedIn(outs))
+	assert.Equal(t, "plans/x.yaml", savedIn(outs[:3]))
+	assert.Empty(t, savedIn(outs[:2]))
+	assert.Empty(t, savedIn([]output{{"json", ""}}))
+	assert.Equal(t, "plans/x.plan", kept(report.Options{}, "plans/x.plan", outs[0]).Saved)
+	assert.Equal(t, "x.plan", kept(report.Options{}, "plans/x.plan", outs[1]).Saved)
+	assert.Empty(t, kept(report.Options{}, "", outs[1]).Saved)
+}

@@ -302,9 +302,9 @@ func nextAfterFleetPlan(doc *fleet.Plan) string {
 					continue
 				}
 				if s == fleet.StateDecide {
-					return "see the choices: migrate plan " + c.ID
+					return "see the choices: migrate plan " + c.ID + readFrom(doc.Source)
 				}
-				return "see the details: migrate check " + c.ID
+				return "see the details: migrate check " + c.ID + readFrom(doc.Source)
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func markdownPlan(w io.Writer, doc *plan.Plan, o Options) error {
 	m.wayBack(doc, positions)
 	m.accepted(doc.Accepted)
 
-	advice, command := nextStep(doc)
+	advice, command := nextStep(doc, o)
 	foot := newMarkdown(o)
 	foot.blank()
 	foot.line("**Next**: " + prose(advice) + ": " + code(command))

@@ -80,3 +80,41 @@ func TestWhatIsInAClustersWayIsToldOnce(t *testing.T) {
 		"al9qy    ! taken back  somebody took it back",
 	}, strings.Split(table, "\n"))
 }
+
+// TestTheNextCommandReadsWhatTheDocumentWasMadeFrom: without --from it would look for a management cluster.
+func TestTheNextCommandReadsWhatTheDocumentWasMadeFrom(t *testing.T) {
+	t.Parallel()
+	wide := report.Options{Width: 200}
+	plans := map[string]*plan.Plan{"migrate plan al9qy%s --decisions FILE": undecidedPlan(), "migrate check al9qy%s": planOfAl9qy(), "migrate inventory al9qy%s": planWithoutChanges()}
+	checks, inventory := reportOfAl9qy(), inventoryOfAnubis()
+	fleetPlan := fleetOf(fleet.PlannedCluster{ID: "al9qy", State: fleet.StateBlocked, BlockedBy: []string{"CHK-CP-001"}})
+	for source, flag := range map[string]string{"live https://mc.anubis.example.test:6443": "", "snapshot anubis.tar.gz": " --from anubis.tar.gz", "snapshot it's anubis": ` --from 'it'\''s anubis'`} {
+		for command, doc := range plans {
+			doc.Basis.Source = source
+			assert.Contains(t, string(render(t, "text", doc, wide)), ": "+strings.Replace(command, "%s", flag, 1)+"\n")
+		}
+		checks.Source, inventory.Source, fleetPlan.Source = source, source, source
+		for _, outcome := range []check.Outcome{check.Pass, check.Decide} {
+			checks.Outcome = outcome
+			assert.Contains(t, string(render(t, "text", checks, wide)), ": migrate plan al9qy"+flag+"\n")
+		}
+		checks.Outcome = check.Block
+		assert.Contains(t, string(render(t, "text", checks, wide)), ": migrate check al9qy"+flag+"\n")
+		assert.Contains(t, string(render(t, "text", inventory, wide)), ": migrate check al9qy"+flag+"\n")
+		assert.Contains(t, string(render(t, "text", fleetPlan, wide)), ": migrate check al9qy"+flag+"\n")
+	}
+}
+
+// TestASavedPlanIsNotToBeSaved: the next command names its file.
+func TestASavedPlanIsNotToBeSaved(t *testing.T) {
+	t.Parallel()
+	p := planOf15Nodes()
+	next := func(saved string) string {
+		_, found, _ := strings.Cut(string(render(t, "text", p, report.Options{Width: 200, Saved: saved})), "\nNext         ")
+		return found
+	}
+	assert.Equal(t, "keep it with --out FILE, and before the window see whether it still holds: migrate plan b4n9x --against FILE\n", next(""))
+	assert.Equal(t, "before the window see whether it still holds: migrate plan b4n9x --against 'plans of today/b4n9x.plan'\n", next("plans of today/b4n9x.plan"))
+	p.Basis.Source = "snapshot anubis.tar.gz"
+	assert.Equal(t, "before the window take another snapshot, and see whether it still holds: migrate plan b4n9x --from SNAPSHOT --against b4n9x.plan\n", next("b4n9x.plan"))
+}

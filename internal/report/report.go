@@ -63,6 +63,8 @@ type Options struct {
 	Short bool
 	// DateLocation is where times are shown; nil means UTC. UTC is shown as well where the two differ.
 	DateLocation *time.Location
+	// Saved is the file that a plan is kept in, for the command that compares with it; empty where it is kept in none.
+	Saved string
 }
 
 const (

@@ -78,12 +78,13 @@ func categories(results []check.Result) []category {
 }
 
 func nextAfterChecks(doc *check.Report) (advice, command string) {
-	again := "migrate check " + doc.Cluster
+	from := readFrom(doc.Source)
+	again, plan := "migrate check "+doc.Cluster+from, "migrate plan "+doc.Cluster+from
 	switch doc.Outcome {
 	case check.Pass, check.Warn, check.Skip:
-		return "see what would happen", "migrate plan " + doc.Cluster
+		return "see what would happen", plan
 	case check.Decide:
-		return "see the choices in the plan and record the decisions", "migrate plan " + doc.Cluster
+		return "see the choices in the plan and record the decisions", plan
 	case check.Block:
 		return "remove what blocks (migrate explain ID), or accept it with a reason, then", again
 	case check.Error:

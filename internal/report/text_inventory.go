@@ -125,9 +125,9 @@ func nextAfterInventory(doc *check.Inventory) string {
 				continue
 			}
 			if s == check.StateReady {
-				return "see what would happen: migrate plan " + e.ID
+				return "see what would happen: migrate plan " + e.ID + readFrom(doc.Source)
 			}
-			return "see the details: migrate check " + e.ID
+			return "see the details: migrate check " + e.ID + readFrom(doc.Source)
 		}
 	}
 	return ""

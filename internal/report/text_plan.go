@@ -546,6 +546,6 @@ func (t planText) outlook() {
 		}
 	}
 	t.labelled("Summary", plain, cmp.Or(sumUp(changeCounts(p.Summary), ", "), "no changes"))
-	advice, command := nextStep(p)
+	advice, command := nextStep(p, t.opts)
 	t.labelled("Next", plain, advice+": "+command)
 }

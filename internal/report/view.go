@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
@@ -233,22 +234,56 @@ func verdict(p *plan.Plan) mark {
 }
 
 // nextStep says what to do now and, where there is one, with which command.
-func nextStep(p *plan.Plan) (advice, command string) {
-	again := "migrate plan " + p.Cluster.ID
+func nextStep(p *plan.Plan, o Options) (advice, command string) {
+	from := readFrom(p.Basis.Source)
+	again, look := "migrate plan "+p.Cluster.ID+from, "migrate check "+p.Cluster.ID+from
 	switch {
 	case !p.Status.Complete:
 		return "remove what could not be read, then plan again", again
 	case !p.Status.HasChanges:
-		return "nothing; see where the cluster stands", "migrate inventory " + p.Cluster.ID
+		return "nothing; see where the cluster stands", "migrate inventory " + p.Cluster.ID + from
 	case p.Status.Applyable:
-		return "keep it with --out FILE, and before the window see whether it still holds", again + " --against FILE"
+		return nextBeforeTheWindow(p, o)
 	case p.OnlyDecisions():
 		return "record the " + plural(undecided(p), "open decision") + ", then plan again", again + " --decisions FILE"
 	case len(p.Status.BlockedBy) > 0:
-		return "remove what blocks, see each reason with migrate explain ID, then", "migrate check " + p.Cluster.ID
+		return "remove what blocks, see each reason with migrate explain ID, then", look
 	default:
-		return "see what stands in the way", "migrate check " + p.Cluster.ID
+		return "see what stands in the way", look
 	}
+}
+
+// nextBeforeTheWindow is for a plan that nothing is in the way of: it is compared later with what there is then, which the snapshot of today does not tell.
+func nextBeforeTheWindow(p *plan.Plan, o Options) (advice, command string) {
+	advice, command = "before the window see whether it still holds", "migrate plan "+p.Cluster.ID
+	if readFrom(p.Basis.Source) != "" {
+		advice, command = "before the window take another snapshot, and see whether it still holds", command+" --from SNAPSHOT"
+	}
+	if o.Saved == "" {
+		return "keep it with --out FILE, and " + advice, command + " --against FILE"
+	}
+	return advice, command + " --against " + neutralise(shellWord(o.Saved), o.ASCII)
+}
+
+// readFrom is the flag with which a command reads what a document was made from: none for a management cluster, which the kubeconfig names. Of a snapshot, documents know the last
+// part of its path alone, because they must not tell where a person keeps files: the command is to be typed where the snapshot is.
+func readFrom(source string) string {
+	name, snapshot := strings.CutPrefix(source, "snapshot ")
+	if !snapshot {
+		return ""
+	}
+	return " --from " + shellWord(name)
+}
+
+// shellWord quotes what a shell would not take as one word.
+func shellWord(s string) string {
+	special := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./,:=@%+", r)
+	}
+	if s != "" && strings.IndexFunc(s, special) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // undecided is how many decisions are open: findings without an answer, and checks that ask for one. The check that only repeats those findings is no further decision.
