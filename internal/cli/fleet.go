@@ -96,8 +96,11 @@ func readFleetFile(name string) (*fleetFile, error) {
 	return &fleetFile{Fleet: read, name: name}, nil
 }
 
-// readBooks reads the playbook of every wave; below are files that lie under all of them, above files and values that lie over them.
+// readBooks reads the playbook of every wave; below are files that lie under all of them, above files and values that lie over them. The mistakes of all are told, each once: waves
+// share playbooks.
 func (f *fleetFile) readBooks(below, above, sets []string) error {
+	var lines []string
+	told := &playbook.InvalidError{}
 	for i := range f.Spec.Waves {
 		files := slices.Clone(below)
 		for _, book := range slices.Concat(f.Spec.Playbooks, f.Spec.Waves[i].Playbooks) {
@@ -108,10 +111,21 @@ func (f *fleetFile) readBooks(below, above, sets []string) error {
 		}
 		files = append(files, above...)
 		book, err := readBook(files, sets)
-		if err != nil {
+		var invalid *playbook.InvalidError
+		switch {
+		case errors.As(err, &invalid):
+			fresh := slices.DeleteFunc(slices.Clone(invalid.Mistakes), func(m playbook.Mistake) bool { return slices.Contains(told.Mistakes, m) })
+			told.Mistakes = append(told.Mistakes, fresh...)
+			if len(fresh) > 0 {
+				lines = append(lines, fmt.Sprintf("the playbooks of wave %s: %s", f.Spec.Waves[i].Name, &playbook.InvalidError{Mistakes: fresh}))
+			}
+		case err != nil:
 			return fmt.Errorf("the playbooks of wave %s: %w", f.Spec.Waves[i].Name, err)
 		}
 		f.books, f.files = append(f.books, book), append(f.files, files)
+	}
+	if len(lines) > 0 {
+		return &UsageError{Message: strings.Join(lines, "\n"), Hint: "migrate playbook schema prints what a playbook can say", Err: told}
 	}
 	return nil
 }

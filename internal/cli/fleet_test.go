@@ -75,6 +75,19 @@ func TestFleetCommands(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &told), got.stdout)
 	assert.NotEmpty(t, told.Mistakes)
 
+	broken = fleetOf(t, "  waves:\n    - {name: one, clusters: {all: true}, until: adopt, playbooks: [one.yaml]}\n    - {name: two, clusters: {all: true}, until: workers, playbooks: [one.yaml, two.yaml]}\n")
+	for _, name := range []string{"one", "two"} {
+		text := "apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec: {" + name + ": x, drain: {onTimeout: kill}}\n"
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(broken), name+".yaml"), []byte(text), 0o600))
+	}
+	got = run(t, "fleet", "lint", "-f", broken, "-o", "json")
+	require.Equal(t, CodeUsage, got.code)
+	told.Mistakes = nil
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &told), got.stdout)
+	assert.Len(t, told.Mistakes, 4, "two of each playbook, of which both waves have one")
+	assert.Contains(t, got.stderr, `the playbooks of wave one: `)
+	assert.Contains(t, got.stderr, `two.yaml:3:8: unknown key "two" in spec`)
+
 	from := copyInputs(t, "al9qy", "b4n9x")
 	wrong := fleetOf(t, "  wave: []\n")
 	for _, command := range []string{"lint", "plan", "run", "status", "hold"} {

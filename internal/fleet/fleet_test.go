@@ -67,6 +67,37 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	}
 }
 
+// TestEveryMistakeIsFoundAtOnce: a value that cannot be read hides no other one, and nothing is told twice.
+func TestEveryMistakeIsFoundAtOnce(t *testing.T) {
+	t.Parallel()
+	_, err := Read(nil, playbook.Layer{Name: "f.yaml", Data: []byte(`apiVersion: migration.giantswarm.io/v1alpha1
+kind: Fleet
+metadata: {name: Anubis}
+spec:
+  limits: {clusters: 0, unfinished: some}
+  assume: {worker: 0s}
+  waves:
+    - {name: a, clusters: {all: true}, untl: adopt, soak: long}
+    - oops
+    - {name: a, clusters: {nams: [x]}, until: roll}
+    - {name: c, clusters: {names: [x, [], x]}, until: adopt}
+`)})
+	require.EqualError(t, err, strings.Join([]string{
+		`f.yaml:3:18: metadata.name: it is "Anubis"; it must be a DNS label of at most 40 characters`,
+		`f.yaml:5:22: spec.limits.clusters: that number is not possible; migrate fleet schema says which are`,
+		`f.yaml:5:37: spec.limits.unfinished is "some"; it must be a number that is not negative, without quotes and leading zeros`,
+		`f.yaml:6:20: spec.assume.worker: nothing is done in no time`,
+		`f.yaml:8:40: unknown key "untl" in spec.waves[0]`,
+		`f.yaml:8:59: spec.waves[0].soak: "long" is no length of time like 45m, 8h or 14d`,
+		`f.yaml:9:7: spec.waves[1] must be a mapping`,
+		`f.yaml:10:14: spec.waves[2].name: another wave is called "a", too`,
+		`f.yaml:10:28: unknown key "nams" in spec.waves[2].clusters`,
+		`f.yaml:10:47: spec.waves[2].until: it is "roll"; it can be fence, translate, adopt, control-plane, workers, finalize`,
+		`f.yaml:11:39: spec.waves[3].clusters.names[1] must be text`,
+		`f.yaml:11:43: spec.waves[3].clusters.names[2]: cluster x is named twice`,
+	}, "\n"))
+}
+
 func TestWhatNobodySaysIsCareful(t *testing.T) {
 	t.Parallel()
 	f := readFleet(t, oneWave)

@@ -86,6 +86,10 @@ type reader struct {
 	kind, file string
 	suggest    Suggest
 	mistakes   []Mistake
+	// lost are the paths of what could not be understood: the rest is looked at without it.
+	lost []string
+	// other tells that the file is no document of the kind, so that nobody wants to hear what is missing in it.
+	other bool
 }
 
 func (r *reader) wrong(node *yaml.Node, format string, args ...any) {
@@ -117,38 +121,66 @@ func (r *reader) garbled(err error, data []byte) {
 func Read(suggest Suggest, layers ...Layer) (*Effective, error) {
 	var merged *yaml.Node
 	var mistakes []Mistake
+	var lost []string
+	whole := true
 	origins := map[*yaml.Node]string{}
 	for _, layer := range layers {
 		r := &reader{kind: Kind, file: layer.Name, suggest: suggest}
-		node := r.parse(layer.Data)
+		node := r.read(layer.Data, reflect.TypeFor[Playbook]())
 		if node != nil {
-			r.check(node, reflect.TypeFor[Playbook](), "", 0)
 			mark(node, layer.Name, origins)
 			r.keepClosed(merged, node, origins)
 			merged = merge(merged, node)
 		}
-		mistakes = append(mistakes, r.mistakes...)
+		whole = whole && node != nil
+		mistakes, lost = append(mistakes, r.mistakes...), append(lost, r.lost...)
 	}
 	if len(mistakes) == 0 && merged == nil {
 		mistakes = append(mistakes, Mistake{File: "playbook", Text: "there is nothing in it"})
 	}
 	e := &Effective{Origins: map[string]string{}, Values: map[string]string{}, said: map[string]*yaml.Node{}}
-	if len(mistakes) == 0 {
-		if err := merged.Decode(&e.Playbook); err != nil {
-			mistakes = append(mistakes, Mistake{File: "playbook", Text: strings.TrimPrefix(err.Error(), "yaml: ")})
-		}
-		e.note(merged, "", origins)
-		e.complete()
-		e.react()
-		for _, problem := range e.problems() {
-			mistakes = append(mistakes, e.mistake(problem))
-		}
+	if whole && merged != nil { // Without a whole layer, what it says would be missing everywhere.
+		mistakes = append(mistakes, e.understand(merged, origins, lost)...)
 	}
 	if len(mistakes) > 0 {
 		return nil, invalid(mistakes)
 	}
 	return e, nil
 }
+
+// understand decodes the layers that were put together, and returns what is wrong with them as a whole.
+func (e *Effective) understand(merged *yaml.Node, origins map[*yaml.Node]string, lost []string) []Mistake {
+	if err := merged.Decode(&e.Playbook); err != nil {
+		return []Mistake{{File: "playbook", Text: strings.TrimPrefix(err.Error(), "yaml: ")}}
+	}
+	e.note(merged, "", origins)
+	e.complete()
+	e.react()
+	var mistakes []Mistake
+	said := slices.Collect(maps.Keys(e.Origins))
+	for _, problem := range e.problems() {
+		if !follows(problem.path, slices.ContainsFunc(said, func(path string) bool { return within(path, problem.path) }), lost) {
+			mistakes = append(mistakes, e.mistake(problem))
+		}
+	}
+	return mistakes
+}
+
+// follows tells that a problem comes of something that could not be understood and has been told: the problem is about it, about what it is part of, or about a value that is missing
+// beside it, as under a key that is misspelt.
+func follows(path string, said bool, lost []string) bool {
+	return slices.ContainsFunc(lost, func(gone string) bool {
+		return within(path, gone) || within(gone, path) || !said && parent(gone) == parent(path)
+	})
+}
+
+// within tells that a path is another one, or below it.
+func within(path, above string) bool {
+	rest, found := strings.CutPrefix(path, above)
+	return found && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+func parent(path string) string { return path[:max(strings.LastIndexAny(path, ".["), 0)] }
 
 // invalid puts mistakes into the order of their places.
 func invalid(mistakes []Mistake) error {
@@ -277,59 +309,85 @@ func (r *reader) parse(data []byte) *yaml.Node {
 	return root.Content[0]
 }
 
-// check compares a node with what a type can hold.
-func (r *reader) check(node *yaml.Node, t reflect.Type, path string, depth int) {
+// read reads a file, and leaves out of it what cannot be understood; nil when that is the whole of it.
+func (r *reader) read(data []byte, t reflect.Type) *yaml.Node {
+	node := r.parse(data)
+	if node == nil || !r.check(node, t, "", 0) || r.other {
+		return nil
+	}
+	return node
+}
+
+// check compares a node with what a type can hold; false tells that it cannot be understood. Parts of it that cannot are taken out, so that the rest can be looked at.
+func (r *reader) check(node *yaml.Node, t reflect.Type, path string, depth int) bool {
 	if depth > maxDepth || node.Kind == yaml.AliasNode || node.Anchor != "" {
 		r.wrong(node, "anchors, aliases and deep nesting are not allowed")
-		return
+		return false
 	}
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	what := cmp.Or(path, "the file")
-	_, text := reflect.New(t).Interface().(encoding.TextUnmarshaler)
-	if t.Kind() == reflect.Struct && !text {
-		r.mapping(node, t, path, what, depth)
-		return
+	if structured(t) {
+		return r.mapping(node, t, path, what, depth)
 	}
 	if t.Kind() == reflect.Slice {
-		r.list(node, t, path, what, depth)
-		return
+		return r.list(node, t, path, what, depth)
 	}
-	if value, scalar := r.scalar(node, what); scalar {
-		r.value(node, t, value, what)
-	}
+	value, scalar := r.scalar(node, what)
+	return scalar && r.value(node, t, value, what)
 }
 
-func (r *reader) list(node *yaml.Node, t reflect.Type, path, what string, depth int) {
+// structured tells that a type is written as a mapping.
+func structured(t reflect.Type) bool {
+	_, text := reflect.New(t).Interface().(encoding.TextUnmarshaler)
+	return t.Kind() == reflect.Struct && !text
+}
+
+// list checks the items of a list. One that cannot be understood leaves a hole, so that the others keep their numbers.
+func (r *reader) list(node *yaml.Node, t reflect.Type, path, what string, depth int) bool {
 	if node.Kind != yaml.SequenceNode {
 		r.wrong(node, "%s must be a list", what)
-		return
+		return false
 	}
 	for i, item := range node.Content {
-		r.check(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i), depth+1)
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if r.check(item, t.Elem(), at, depth+1) {
+			continue
+		}
+		r.lost = append(r.lost, at)
+		hole := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Line: item.Line, Column: item.Column}
+		if structured(t.Elem()) {
+			hole.Kind, hole.Tag = yaml.MappingNode, "!!map"
+		}
+		node.Content[i] = hole
 	}
+	return true
 }
 
 // value reads a scalar as its type does.
-func (r *reader) value(node *yaml.Node, t reflect.Type, value, what string) {
+func (r *reader) value(node *yaml.Node, t reflect.Type, value, what string) bool {
 	if text, ok := reflect.New(t).Interface().(encoding.TextUnmarshaler); ok {
-		if err := text.UnmarshalText([]byte(value)); err != nil {
+		err := text.UnmarshalText([]byte(value))
+		if err != nil {
 			r.wrong(node, "%s: %s", what, err)
 		}
-		return
+		return err == nil
 	}
 	switch t.Kind() { //nolint:exhaustive // the others are text, or no scalars
 	case reflect.Bool:
 		if node.Tag != "!!bool" || value != "true" && value != "false" {
 			r.wrong(node, "%s is %s; it must be true or false, without quotes", what, quoted(node))
+			return false
 		}
 	case reflect.Int:
 		// YAML takes 010 for eight.
 		if n, err := strconv.Atoi(value); node.Tag != "!!int" || err != nil || n < 0 || strconv.Itoa(n) != value {
 			r.wrong(node, "%s is %s; it must be a number that is not negative, without quotes and leading zeros", what, quoted(node))
+			return false
 		}
 	}
+	return true
 }
 
 // quoted is a scalar for a message, text in its quotes.
@@ -349,10 +407,13 @@ func (r *reader) scalar(node *yaml.Node, what string) (string, bool) {
 }
 
 // mapping checks the keys of a struct.
-func (r *reader) mapping(node *yaml.Node, t reflect.Type, path, what string, depth int) {
+func (r *reader) mapping(node *yaml.Node, t reflect.Type, path, what string, depth int) bool {
 	if node.Kind != yaml.MappingNode {
 		r.wrong(node, "%s must be a mapping", what)
-		return
+		return false
+	}
+	if path == "" {
+		r.identity(node)
 	}
 	types := map[string]reflect.Type{}
 	for field := range t.Fields() {
@@ -360,8 +421,10 @@ func (r *reader) mapping(node *yaml.Node, t reflect.Type, path, what string, dep
 		types[name] = field.Type
 	}
 	known, seen := slices.Sorted(maps.Keys(types)), map[string]bool{}
+	var kept []*yaml.Node
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
+		at, good := strings.TrimPrefix(path+"."+key.Value, "."), false
 		switch {
 		case key.Kind != yaml.ScalarNode:
 			r.wrong(key, "a key of %s must be text", what)
@@ -374,17 +437,22 @@ func (r *reader) mapping(node *yaml.Node, t reflect.Type, path, what string, dep
 			}
 			r.wrong(key, "unknown key %q in %s%s", key.Value, what, hint)
 		default:
-			r.check(value, types[key.Value], strings.TrimPrefix(path+"."+key.Value, "."), depth+1)
+			good = r.check(value, types[key.Value], at, depth+1)
 		}
 		seen[key.Value] = true
+		if good {
+			kept = append(kept, key, value)
+		} else {
+			r.lost = append(r.lost, at)
+		}
 	}
-	if path == "" {
-		r.identity(node)
-	}
+	node.Content = kept
+	return true
 }
 
-// identity wants a file to say what it is.
+// identity wants a file to say what it is. One that says another kind, or nothing of the two, is another document.
 func (r *reader) identity(node *yaml.Node) {
+	missing := 0
 	for _, field := range []struct{ key, want string }{{"apiVersion", migrationv1alpha1.APIVersion}, {"kind", r.kind}} {
 		found := false
 		for i := 0; i+1 < len(node.Content); i += 2 {
@@ -393,12 +461,15 @@ func (r *reader) identity(node *yaml.Node) {
 			}
 			if found = true; node.Content[i+1].Value != field.want {
 				r.wrong(node.Content[i+1], "%s: it is %q; it must be %s", field.key, node.Content[i+1].Value, field.want)
+				r.other = r.other || field.key == "kind"
 			}
 		}
 		if !found {
+			missing++
 			r.wrong(node, "%s is missing; it must be %s", field.key, field.want)
 		}
 	}
+	r.other = r.other || missing == 2
 }
 
 // mark remembers where every scalar of a layer was said.

@@ -16,11 +16,8 @@ type Problem struct{ Path, Text string }
 // is asked what is wrong with it as a whole. Every mistake is reported at once, as an InvalidError.
 func ReadDocument(suggest Suggest, kind string, into any, layer Layer, problems func() []Problem) error {
 	r := &reader{kind: kind, file: layer.Name, suggest: suggest}
-	node := r.parse(layer.Data)
-	if node != nil {
-		r.check(node, reflect.TypeOf(into).Elem(), "", 0)
-	}
-	if len(r.mistakes) > 0 {
+	node := r.read(layer.Data, reflect.TypeOf(into).Elem())
+	if node == nil {
 		return invalid(r.mistakes)
 	}
 	if err := node.Decode(into); err != nil {
@@ -30,10 +27,13 @@ func ReadDocument(suggest Suggest, kind string, into any, layer Layer, problems 
 	places := map[string]*yaml.Node{}
 	place(node, "", places)
 	for _, problem := range problems() {
+		if follows(problem.Path, places[problem.Path] != nil, r.lost) {
+			continue
+		}
 		// What is missing is reported where it should be.
 		at, path := places[problem.Path], problem.Path
 		for at == nil && path != "" {
-			path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+			path = parent(path)
 			at = places[path]
 		}
 		r.wrong(cmp.Or(at, node), "%s: %s", problem.Path, problem.Text)

@@ -166,6 +166,46 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	}
 }
 
+// TestEveryMistakeIsFoundAtOnce: a value that cannot be read hides no other one, and nothing is told twice.
+func TestEveryMistakeIsFoundAtOnce(t *testing.T) {
+	t.Parallel()
+	_, err := Read(nil, Defaults(), Layer{Name: "p.yaml", Data: []byte(head + `metadata: {nam: weekend}
+spec:
+  windows:
+    timezone: Europe/Berlin
+    cutoff: guessed
+    open:
+      - {name: late, cron: 61 * * * *, duration: 1h}
+      - {name: early, cron: 0 2 * * *}
+    phases: [workers, {}, roll]
+  workers: {surge: many, concurrency: 0}
+  soak: {perWorker: soon}
+  drain: {onTimeout: kill}
+  accept: [{check: CHK-NOPE-001, reason: r}, oops]
+`)})
+	require.EqualError(t, err, strings.Join([]string{
+		`p.yaml:3:12: unknown key "nam" in metadata`,
+		`p.yaml:6:5: unknown key "timezone" in spec.windows`,
+		`p.yaml:7:13: spec.windows.cutoff: "guessed" is neither a length of time like 45m, 8h or 14d nor learnt`,
+		`p.yaml:9:28: spec.windows.open[0].cron: the cron expression "61 * * * *": minute: "61" is not from 0 to 59`,
+		`p.yaml:10:29: spec.windows.open[1]: it needs a duration of more than nothing, and of 31 days at most`,
+		`p.yaml:11:23: spec.windows.phases[1] must be text`,
+		`p.yaml:11:27: spec.windows.phases[2]: it is "roll"; it can be fence, translate, adopt, control-plane, workers, finalize`,
+		`p.yaml:12:20: spec.workers.surge is "many"; it must be a number that is not negative, without quotes and leading zeros`,
+		`p.yaml:12:39: spec.workers.concurrency: it is 0; it can be 1 to 100`,
+		`p.yaml:13:21: spec.soak.perWorker: "soon" is no length of time like 45m, 8h or 14d`,
+		`p.yaml:14:22: spec.drain.onTimeout: it is "kill"; it can be pause, skip, force`,
+		`p.yaml:15:20: spec.accept[0].check: there is no check "CHK-NOPE-001"; migrate explain lists them`,
+		`p.yaml:15:46: spec.accept[1] must be a mapping`,
+	}, "\n"))
+
+	// What a layer says that is no playbook at all is missing in what it was to be part of.
+	_, err = Read(nil, Defaults(), Layer{Name: "p.yaml", Data: []byte(head + "spec: {drain: {onTimeout: kill}}\n")}, Layer{Name: "q.yaml", Data: []byte("- a\n")})
+	require.EqualError(t, err, "q.yaml:1:1: the file must be a mapping")
+	_, err = Read(nil, Defaults(), Layer{Name: "q.yaml", Data: []byte(strings.Replace(head, "Playbook", "Fleet", 1) + "spec: {drain: {onTimeout: kill}}\n")})
+	require.EqualError(t, err, `q.yaml:2:7: kind: it is "Fleet"; it must be Playbook`)
+}
+
 // TestAMistakeIsNamedInTheLayerThatMadeIt also where no single type can find it.
 func TestAMistakeIsNamedInTheLayerThatMadeIt(t *testing.T) {
 	t.Parallel()
