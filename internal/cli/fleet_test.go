@@ -105,6 +105,7 @@ func TestFleetCommands(t *testing.T) {
 		want string
 	}{
 		{[]string{"lint"}, "which fleet?"},
+		{[]string{"plan", "-f", all, "--audience", "customer"}, "there is no flag --audience here"},
 		{[]string{"lint", "-f", all, "x"}, "unexpected argument"},
 		{[]string{"hold", "-f", all}, "needs a reason"},
 		{[]string{"run", "-f", all, "--approve", "finalise"}, "did you mean finalize?"},

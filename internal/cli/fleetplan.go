@@ -48,7 +48,9 @@ Exit code 0 means that a plan was made. With --detailed-exitcode it says more: 3
 	cmd.Flags().BoolVar(&o.detailed, "detailed-exitcode", false, "let the exit code say what the plan says")
 	o.examine.addTo(cmd)
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindFleetPlan))
-	o.view.addTo(cmd, false)
+	// A fleet is that of several customers: there is no audience to choose.
+	cmd.Flags().BoolVar(&o.view.full, "full", false, "show everything instead of collapsing long lists")
+	cmd.Flags().BoolVar(&o.view.short, "short", false, "show only what needs attention")
 	return cmd
 }
 
