@@ -86,7 +86,7 @@ func Of(ctx context.Context, in Input) (*plan.Schedule, error) {
 	case errors.Is(failed, migrate.ErrExposed):
 		out.Problem = "the window would be over at the point of no return, with both control planes serving: ask for more time with spec.windows.controlPlane, or for longer windows"
 	case failed != nil:
-		out.Problem = "no window of the next two years is long enough for what comes next" + after(slow)
+		out.Problem = in.shut(schedule, slow) + after(slow)
 	case len(slow) > 0:
 		out.EndsAt = new(slow[len(slow)-1].To.UTC())
 	}
@@ -99,6 +99,20 @@ func Of(ctx context.Context, in Input) (*plan.Schedule, error) {
 		out.UsualNights = len(other.Nights)
 	}
 	return out, nil
+}
+
+// shut says why the windows leave no time for what comes next: there is none any more, or none is long enough.
+func (in Input) shut(schedule *window.Schedule, done []migrate.Foreseen) string {
+	at := in.Now
+	if len(done) > 0 {
+		at = done[len(done)-1].To
+	}
+	if schedule != nil {
+		if _, found, err := schedule.Next(at); err == nil && !found {
+			return "no window opens in the two years to come, so that nothing can begin which needs one"
+		}
+	}
+	return "no window of the next two years is long enough for what comes next"
 }
 
 func after(done []migrate.Foreseen) string {
