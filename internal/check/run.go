@@ -200,7 +200,7 @@ func accept(result Result, accepted []Accepted, now time.Time) Result {
 	}
 	waiver := accepted[n]
 	if waiver.Until != nil && !now.Before(*waiver.Until) {
-		result.Detail += fmt.Sprintf(" (was accepted until %s: %s)", waiver.Until.UTC().Format(time.RFC3339), waiver.Reason)
+		result.Detail += fmt.Sprintf(" (was accepted until %s: %s)", waiver.Until.UTC().Format("2006-01-02 15:04 UTC"), waiver.Reason)
 		return result
 	}
 	result.Outcome, result.Accepted = Warn, &waiver

@@ -29,7 +29,7 @@ func TestWaivers(t *testing.T) {
 	}{
 		"a decision becomes a warning":   {Accepted{ID: "CHK-CP-001", Reason: "ticket 4711"}, Warn, ""},
 		"it may have an end":             {Accepted{ID: "CHK-CP-001", Reason: "ticket 4711", Until: &later}, Warn, ""},
-		"after its end it is void":       {Accepted{ID: "CHK-CP-001", Reason: "ticket 4711", Until: &before}, Decide, "was accepted until"},
+		"after its end it is void":       {Accepted{ID: "CHK-CP-001", Reason: "ticket 4711", Until: &before}, Decide, "(was accepted until " + before.UTC().Format("2006-01-02 15:04") + " UTC: ticket 4711)"},
 		"at its very end it is void too": {Accepted{ID: "CHK-CP-001", Reason: "ticket 4711", Until: &testNow}, Decide, "was accepted until"},
 		"a pass stays a pass":            {Accepted{ID: "CHK-VM-010", Reason: "just in case"}, Pass, ""},
 		"a warning stays a warning":      {Accepted{ID: "CHK-REL-005", Reason: "known"}, Warn, ""},
