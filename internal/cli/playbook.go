@@ -230,7 +230,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.printStructured(cmd.Context(), resolved, map[string]any{"windows": all}, func(w io.Writer) { writeOpenings(w, zone, all) })
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"windows": all}, func(w io.Writer) { writeOpenings(w, zone, all, s.global.ascii) })
 		},
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
@@ -273,7 +273,7 @@ func openings(e *playbook.Effective, at time.Time, next int) (*time.Location, []
 	return schedule.Zone, all, nil
 }
 
-func writeOpenings(w io.Writer, zone *time.Location, all []opening) {
+func writeOpenings(w io.Writer, zone *time.Location, all []opening, ascii bool) {
 	if len(all) == 0 {
 		_, _ = fmt.Fprintln(w, "no window opens in the next two years")
 		return
@@ -286,6 +286,10 @@ func writeOpenings(w io.Writer, zone *time.Location, all []opening) {
 		}
 		return long
 	}
+	to := "–"
+	if ascii {
+		to = "-"
+	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintf(table, "START (%s)\tEND\tUTC\tLAST WORKER BEGINS\tNAMES\n", zone)
 	for _, o := range all {
@@ -293,7 +297,7 @@ func writeOpenings(w io.Writer, zone *time.Location, all []opening) {
 		if o.LastNode != nil {
 			last = o.LastNode.In(zone).Format(form(o, *o.LastNode, "Mon 15:04", layout))
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s – %s\t%s\t%s\n", o.Start.In(zone).Format(layout), o.End.In(zone).Format(form(o, o.End, "Mon 15:04", layout)+" MST"), o.Start.Format("15:04"),
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s %s %s\t%s\t%s\n", o.Start.In(zone).Format(layout), o.End.In(zone).Format(form(o, o.End, "Mon 15:04", layout)+" MST"), o.Start.Format("15:04"), to,
 			o.End.Format(form(o, o.End, "15:04", "2006-01-02 15:04")), last, printableText(strings.Join(o.Names, ", ")))
 	}
 	_ = table.Flush() // What w says, the caller hears from deliver.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,10 @@ func TestPlaybookCommands(t *testing.T) {
 	got = run(t, "playbook", "windows", long, "--next", "1")
 	require.Equal(t, CodeOK, got.code, got.stderr)
 	assert.Contains(t, got.stdout, "Sat 2026-12-05 20:00   Sat 2026-12-19 20:00 CET  19:00 – 2026-12-19 19:00  Sat 2026-12-19 19:15  holidays", "of two weeks the end has a day")
+	got = run(t, "playbook", "windows", long, "--next", "1", "--ascii")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "19:00 - 2026-12-19 19:00")
+	assert.True(t, isASCII(got.stdout), got.stdout)
 	got = run(t, "playbook", "windows", weekend, "--next", "1", "--from", "2026-12-19", "-o", "json")
 	require.Equal(t, CodeOK, got.code, got.stderr)
 	var document struct{ Windows []opening }
@@ -224,4 +229,8 @@ func TestAPlanIsMadeWithThePlaybook(t *testing.T) {
 	got := run(t, "check", "--from", from, "--playbook", book(t, "  decisions: [{field: TRN-DOCKER-001}]\n"))
 	assert.Equal(t, CodeUsage, got.code)
 	assert.Contains(t, got.stderr, "spec.decisions[0].reason: it is missing")
+}
+
+func isASCII(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
 }
