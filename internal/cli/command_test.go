@@ -333,3 +333,23 @@ func TestVersionShowsWhatIsInForceAndWhy(t *testing.T) {
 	assert.NotContains(t, got.stdout+got.stderr, "very-secret")
 	assert.Contains(t, got.stderr, "MIGRATE_WIDHT stands for no flag; did you mean MIGRATE_WIDTH?")
 }
+
+// TestAFieldThatOnlyAFindingKnowsIsExplained by what became of it in the clusters that have it.
+func TestAFieldThatOnlyAFindingKnowsIsExplained(t *testing.T) {
+	t.Parallel()
+	from := copyInputs(t, "al9qy")
+	file := filepath.Join(from, "al9qy", "kvmconfig.yaml")
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(data), "\nspec:\n", "\nspec:\n  surprise: {colour: blue}\n", 1)), 0o600))
+	got := run(t, "plan", "--from", from, "--width", "400")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	require.Regexp(t, "TRN-FIELD-001 +spec.surprise.colour", got.stdout)
+	got = run(t, "explain", "spec.surprise.colour", "--from", from)
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "# spec.surprise.colour\n\nal9qy, KVMConfig/default/al9qy spec.surprise.colour: decide\n")
+	assert.NotContains(t, got.stdout, "blue", "values may be secret")
+	got = run(t, "explain", "spec.surprise.color", "--from", from)
+	assert.Equal(t, CodeError, got.code)
+	assert.Contains(t, got.stderr, "there is no such id or field")
+}

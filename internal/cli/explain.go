@@ -81,14 +81,18 @@ func (s *session) explain(ctx context.Context, o explainOptions, args, formats [
 			}
 		})
 	}
-	page, err := lookUp(all, args[0])
-	if err != nil {
-		return err
-	}
-	if o.source.from != "" && len(page.Fields) > 0 {
+	page, unknown := lookUp(all, args[0])
+	if o.source.from != "" && (unknown != nil || len(page.Fields) > 0) {
 		if page.Here, err = s.whereabouts(ctx, o.source, args[0]); err != nil {
 			return err
 		}
+	}
+	switch {
+	case unknown == nil:
+	case len(page.Here) > 0: // A field that clusters have and the table does not: a finding names it.
+		page.ID, page.Title = args[0], "Legacy field that is not known to this version of migrate"
+	default:
+		return unknown
 	}
 	return s.printStructured(ctx, outs, page, func(w io.Writer) { writeExplanation(w, page, o.source.from != "") })
 }
@@ -159,7 +163,7 @@ func (s *session) whereabouts(ctx context.Context, source sourceFlags, field str
 
 func writeExplanation(w io.Writer, page Explanation, looked bool) {
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	if len(page.Fields) == 0 {
+	if len(page.Fields)+len(page.Here) == 0 {
 		if strings.HasPrefix(page.Text, "# ") { // a check's page has its own heading
 			_, _ = io.WriteString(w, page.Text)
 			return
