@@ -312,8 +312,18 @@ func hide(names []string, o Options) func(string) string {
 		}
 		s = addressPattern.ReplaceAllString(s, "[address]")
 		s = known.Replace(s)
-		return namePattern.ReplaceAllString(s, "[name]")
+		return namePattern.ReplaceAllStringFunc(s, func(found string) string {
+			if everywhere(found) {
+				return found
+			}
+			return "[name]"
+		})
 	}
+}
+
+// everywhere tells of what looks like a name of somebody's and is the same on every machine.
+func everywhere(name string) bool {
+	return slices.Contains([]string{"docker.service", "containerd.service", "kubelet.service"}, name)
 }
 
 var (
