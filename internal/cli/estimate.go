@@ -118,7 +118,7 @@ func writeEstimates(w io.Writer, d *estimate.Document) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "STEP\tP50\tP90\tMEASURED")
 	for _, step := range d.Steps {
-		measured := fmt.Sprintf("%d times", step.Samples)
+		measured := count(step.Samples, "time", "times")
 		if step.Samples == 0 {
 			measured = "no, built-in"
 		}

@@ -23,10 +23,10 @@ func TestEstimatesAreLearntAndUsed(t *testing.T) {
 	require.NoError(t, os.WriteFile(log, []byte(workerLog), 0o600))
 	got := run(t, "estimate", "learn", log, "-o", "text", "-o", "json="+learnt)
 	require.Equal(t, CodeOK, got.code, got.stderr)
-	assert.Regexp(t, `workers/\* +22m0s +22m0s +1 times`, got.stdout)
+	assert.Regexp(t, `workers/\* +22m0s +22m0s +1 time\b`, got.stdout)
 	got = run(t, "estimate", "show", learnt)
 	require.Equal(t, CodeOK, got.code, got.stderr)
-	assert.Regexp(t, `workers/\* +22m0s +22m0s +1 times`, got.stdout)
+	assert.Regexp(t, `workers/\* +22m0s +22m0s +1 time\b`, got.stdout)
 	assert.Regexp(t, `fence/record +5s +30s +no, built-in`, got.stdout)
 
 	// The playbook may name the file, beside itself.

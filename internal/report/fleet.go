@@ -77,6 +77,7 @@ func fleetCounts(states map[string]fleet.State) []count {
 				c.N++
 			}
 		}
+		c.Mark.Word = verbFor(c.N, c.Mark.Word)
 		out = append(out, c)
 	}
 	return out

@@ -110,6 +110,7 @@ func stateCounts(doc *check.Inventory) []count {
 				c.N++
 			}
 		}
+		c.Mark.Word = verbFor(c.N, c.Mark.Word)
 		if c.N > 0 {
 			counts = append(counts, c)
 		}

@@ -168,19 +168,33 @@ func changeCounts(s plan.Summary) []count {
 }
 
 func checkCounts(s check.Summary) []count {
-	word := func(o check.Outcome, word string) mark {
+	counted := func(n int, o check.Outcome, word string) count {
 		m := outcomeMark(o)
 		m.Word = word
-		return m
+		return count{n, m, ""}
 	}
 	return []count{
-		{s.Pass, word(check.Pass, "passed"), ""},
-		{s.Warn, word(check.Warn, "warning"), ""},
-		{s.Block, word(check.Block, "block"), ""},
-		{s.Decide, word(check.Decide, "to decide"), ""},
-		{s.Skip, word(check.Skip, "skipped"), ""},
-		{s.Error, word(check.Error, "error"), ""},
+		counted(s.Pass, check.Pass, "passed"),
+		counted(s.Warn, check.Warn, noun(s.Warn, "warning")),
+		counted(s.Block, check.Block, noun(s.Block, "block")),
+		counted(s.Decide, check.Decide, "to decide"),
+		counted(s.Skip, check.Skip, "skipped"),
+		counted(s.Error, check.Error, noun(s.Error, "error")),
 	}
+}
+
+// noun is a word as it stands behind a number.
+func noun(n int, word string) string {
+	_, word, _ = strings.Cut(plural(n, word), " ")
+	return word
+}
+
+// verbFor is a state that begins with a verb as it stands behind a number: 1 needs work, 2 need work.
+func verbFor(n int, state string) string {
+	if rest, found := strings.CutPrefix(state, "needs "); found && n != 1 {
+		return "need " + rest
+	}
+	return state
 }
 
 // sumUp joins the counts that are not zero.
