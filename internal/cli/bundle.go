@@ -50,6 +50,7 @@ secret values are replaced by keyed digests.`,
 	}
 	o.source.addStorageTo(cmd)
 	cmd.Flags().StringVar(&o.out, "out", "", "the archive (default: CLUSTER-bundle.tar.gz)")
+	onlyTyped(cmd, "out")
 	addOutputFlag(cmd, &o.outs, plainFormats())
 	return cmd
 }

@@ -45,7 +45,8 @@ Connections to the management cluster are chosen as with kubectl; the variable K
 ## Environment
 
 Every flag has a variable: `+"`%s`"+` and the flag's name in capitals, with _ for -. Lists have one entry per line. An empty
-variable counts as unset. Variables that stand for no flag are reported in the log.
+variable counts as unset. Variables that stand for no flag are reported in the log. Variables and the configuration file speak to all commands: a format of
+`+"`output`"+` that a command has not is left out there, and a flag that means something else in one command than in others says in its meaning that only the command line sets it.
 
 | Variable | Meaning |
 | --- | --- |

@@ -134,6 +134,7 @@ the cluster's encryption key and certificates.`,
 	}
 	source.addStorageTo(cmd)
 	cmd.Flags().StringVar(&out, "out", "", "the file")
+	onlyTyped(cmd, "out")
 	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }

@@ -129,9 +129,14 @@ func (s *session) layers(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	_, err := layer(flags, s.env, s.config)
+	var err error
+	s.provenance, err = layer(flags, s.env, s.config, s.global.configFile)
+	s.flags = flags
 	return err
 }
+
+// typed tells whether the command line, and neither environment nor configuration file, gave a flag.
+func (s *session) typed(flag string) bool { return s.provenance[flag] == fromFlag }
 
 func (s *session) setClock() error {
 	s.now = s.app.Clock.Now()
@@ -196,6 +201,7 @@ func (r *rendering) addTo(cmd *cobra.Command, phase bool) {
 	complete(cmd, "audience", fixed(string(report.Engineer), string(report.Customer)))
 	if phase {
 		flags.StringVar(&r.only, "only", "", "only one phase, by name or number (adopt, 4, phase/4)")
+		onlyTyped(cmd, "only")
 	}
 }
 

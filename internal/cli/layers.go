@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -28,10 +29,23 @@ func envName(flag string) string {
 // layeredFlags are the lists of which nothing replaces anything: what an installation says of windows in its configuration file must hold for who names the playbook of a customer as well.
 func layeredFlags() []string { return []string{"playbook", "set"} }
 
+// typedOnly is the annotation of flags that neither environment nor configuration file sets.
+const typedOnly = "migrate-typed-only"
+
+// onlyTyped keeps the defaults for a flag of the same name that means something else in another command away from this one's.
+func onlyTyped(cmd *cobra.Command, name string) {
+	flag := cmd.Flags().Lookup(name)
+	flag.Annotations = map[string][]string{typedOnly: {"true"}}
+	flag.Usage += "; no variable and no configuration file sets it"
+}
+
+// hasDefaults tells whether environment and configuration file may set a flag.
+func hasDefaults(flag *pflag.Flag) bool { return flag.Annotations[typedOnly] == nil }
+
 // layer gives every flag that the command line left alone the value of the environment, or else of the configuration file, and
 // returns where each value came from. An empty variable counts as unset. Lists in variables have one entry per line. [layeredFlags]
-// have the values of all three, the file's first.
-func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]string) (map[string]string, error) {
+// have the values of all three, the file's first. The file's name is for messages.
+func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]string, file string) (map[string]string, error) {
 	sources := map[string]string{}
 	var wrong error
 	flags.VisitAll(func(flag *pflag.Flag) {
@@ -45,7 +59,10 @@ func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]stri
 			return
 		}
 		sources[flag.Name] = fromBuiltIn
-		values, source, where := config[flag.Name], fromConfig, "the config file's "+flag.Name
+		if !hasDefaults(flag) {
+			return
+		}
+		values, source, where := config[flag.Name], fromConfig, file
 		if said := variable(env, flag); len(said) > 0 {
 			if layered {
 				said = under(values, said)
@@ -57,6 +74,9 @@ func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]stri
 				wrong = usage("", "%s: invalid value %q for --%s: %s", where, shown(flag.Name, value), flag.Name, reasonOf(err))
 			}
 			sources[flag.Name] = source
+		}
+		if outs, ok := flag.Value.(interface{ cameFrom(where string) }); ok {
+			outs.cameFrom(where)
 		}
 	})
 	return sources, wrong
@@ -133,4 +153,48 @@ func strayVariables(env map[string]string, known []string) []string {
 	}
 	slices.Sort(sentences)
 	return sentences
+}
+
+// origins says of every default that an error speaks of, by the name of its flag or by a file that it names, where it is from: nobody
+// finds it on the command line.
+func (s *session) origins(text string) []string {
+	if s.flags == nil {
+		return nil
+	}
+	var sentences []string
+	s.flags.VisitAll(func(flag *pflag.Flag) {
+		source, layered := s.provenance[flag.Name], slices.Contains(layeredFlags(), flag.Name)
+		for _, said := range []struct {
+			source, where string
+			values        []string
+		}{
+			{fromConfig, s.global.configFile, s.config[flag.Name]},
+			{fromEnv, envName(flag.Name), variable(s.env, flag)},
+		} {
+			inForce := hasDefaults(flag) && len(said.values) > 0 && (source == said.source || layered)
+			spokenOf := source == said.source && speaksOf(text, flag.Name) || slices.ContainsFunc(said.values, func(value string) bool { return namesFile(text, value) })
+			if inForce && spokenOf && !strings.Contains(text, said.where) {
+				sentences = append(sentences, fmt.Sprintf("--%s is set by %s", flag.Name, said.where))
+			}
+		}
+	})
+	return sentences
+}
+
+// speaksOf tells whether a text has the name of a flag, and not only of one whose name begins alike.
+func speaksOf(text, flag string) bool {
+	for _, rest := range strings.Split(text, "--"+flag)[1:] {
+		if rest == "" || !strings.ContainsAny(rest[:1], "-abcdefghijklmnopqrstuvwxyz") {
+			return true
+		}
+	}
+	return false
+}
+
+// namesFile tells whether a text has the file of a flag's value, which may follow a format.
+func namesFile(text, value string) bool {
+	if _, file, ok := strings.Cut(value, "="); ok {
+		value = file
+	}
+	return strings.ContainsAny(value, "./") && strings.Contains(text, value)
 }

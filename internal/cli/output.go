@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -24,6 +25,8 @@ const clusterPlaceholder = "{cluster}"
 // output is one place a document goes to, in one format. Without a file it is standard output.
 type output struct {
 	format, file string
+	// from is the variable or the file that names it; empty where the command line does.
+	from string
 }
 
 // outputs is the flag -o.
@@ -46,7 +49,7 @@ func (o *outputs) Set(text string) error {
 		case file == "-":
 			file = ""
 		}
-		*o = append(*o, output{format, file})
+		*o = append(*o, output{format: format, file: file})
 	}
 	return nil
 }
@@ -83,19 +86,29 @@ func (o *outputs) GetSlice() []string {
 	return texts
 }
 
-// resolved returns where the answer goes: to standard output as text when nothing was asked for. It refuses formats that do not
-// exist, two answers on standard output, and two in one file, before any work is done.
-func (o *outputs) resolved(formats []string) ([]output, error) {
-	if len(*o) == 0 {
-		return []output{{format: formats[0]}}, nil
+// cameFrom says which variable or file they are from.
+func (o *outputs) cameFrom(where string) {
+	for i := range *o {
+		(*o)[i].from = where
 	}
+}
+
+// typed are those that the command line names.
+func (o *outputs) typed() outputs {
+	return slices.DeleteFunc(slices.Clone(*o), func(out output) bool { return out.from != "" })
+}
+
+// resolved returns where the answer goes: to standard output as text when nothing was asked for. It refuses formats that do not
+// exist, two answers on standard output, and two in one file, before any work is done. Environment and configuration file speak to
+// all commands: what they name and this one has not is left out.
+func (o *outputs) resolved(formats []string) ([]output, error) {
+	var wanted []output
 	places := map[string]bool{}
 	for _, out := range *o {
-		known := false
-		for _, format := range formats {
-			known = known || format == out.format
-		}
-		if !known {
+		if !slices.Contains(formats, out.format) {
+			if out.from != "" {
+				continue
+			}
 			return nil, usage("use one of: "+strings.Join(formats, ", "), "there is no format %q here%s", out.format, didYouMean(out.format, formats))
 		}
 		place := out.file
@@ -103,14 +116,48 @@ func (o *outputs) resolved(formats []string) ([]output, error) {
 			place = filepath.Clean(place)
 		}
 		if places[place] {
-			if place == "" {
-				return nil, usage("give all but one a file: -o json=FILE", "only one format can go to standard output")
-			}
-			return nil, usage("", "file %s is named twice", out.file)
+			return nil, out.taken()
 		}
 		places[place] = true
+		wanted = append(wanted, out)
 	}
-	return *o, nil
+	if len(wanted) == 0 {
+		return []output{{format: formats[0]}}, nil
+	}
+	return wanted, nil
+}
+
+// taken refuses a second answer in one place.
+func (out output) taken() error {
+	origin := ""
+	if out.from != "" {
+		origin = out.from + ": "
+	}
+	if out.file == "" {
+		return usage("give all but one a file: -o json=FILE", "%sonly one format can go to standard output", origin)
+	}
+	return usage("", "%sfile %s is named twice", origin, out.file)
+}
+
+// printed is the flag -o of commands that only print: one format, and no file.
+type printed struct{ outputs }
+
+// Type is shown in help texts.
+func (*printed) Type() string { return "FORMAT" }
+
+// format returns the only one. A file that environment or configuration file names is for other commands.
+func (p *printed) format(formats []string) (string, error) {
+	wanted := slices.DeleteFunc(slices.Clone(p.outputs), func(out output) bool { return out.from != "" && out.file != "" })
+	outs, err := wanted.resolved(formats)
+	if err != nil {
+		return "", err
+	}
+	for _, out := range outs {
+		if out.file != "" {
+			return "", usage("-o "+out.format+" >"+out.file, "file %s cannot be named here: the answer goes to standard output", out.file)
+		}
+	}
+	return outs[0].format, nil
 }
 
 // forCluster puts a cluster's id into the names of files. An id that is more than a name could lead anywhere.

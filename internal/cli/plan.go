@@ -90,14 +90,18 @@ CLUSTER may be left out when a snapshot holds only one.`,
 	return cmd
 }
 
-// check finds what is wrong with the flags before anything is looked at.
-func (o *planOptions) check(args []string) error {
+// check finds what is wrong with the flags before anything is looked at. A default for --until is for migrate run: it is in the way of no plan without nights.
+func (o *planOptions) check(args []string, typed func(flag string) bool) error {
+	nights := o.examine.hasBook() || o.estimates != ""
+	if !nights && !typed("until") {
+		o.until = ""
+	}
 	switch {
 	case o.validFor <= 0:
 		return usage("", "--valid-for is %s; it has to be longer than nothing", o.validFor)
 	case o.all && len(args) > 0:
 		return usage("", "--all and a cluster do not go together")
-	case o.until != "" && !o.examine.hasBook() && o.estimates == "":
+	case o.until != "" && !nights:
 		return usage("--playbook FILE", "--until tells of nights, which a playbook or estimates say")
 	}
 	return knownPhase("--until", o.until)
@@ -109,7 +113,7 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 	if err != nil {
 		return err
 	}
-	if err := o.check(args); err != nil {
+	if err := o.check(args, s.typed); err != nil {
 		return err
 	}
 	p, err := s.open(ctx, o.source, true)
@@ -167,7 +171,7 @@ func (o planOptions) destinations() ([]output, error) {
 	}
 	if o.save != "" {
 		all := append(outputs{}, outs...)
-		if outs, err = new(append(all, output{"json", o.save})).resolved(formats); err != nil {
+		if outs, err = new(append(all, output{format: "json", file: o.save})).resolved(formats); err != nil {
 			return nil, err
 		}
 	}
@@ -277,7 +281,7 @@ func (s *session) planOne(ctx context.Context, o planOptions, e *examiner, outs 
 				return nil, err
 			}
 		}
-		mine[i] = output{out.format, file}
+		mine[i] = output{format: out.format, file: file}
 	}
 	earlier, err := o.earlier(id)
 	if err != nil {

@@ -236,6 +236,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
 	cmd.Flags().IntVar(&next, "next", 5, "how many")
 	cmd.Flags().StringVar(&from, "from", "", "from when on (default: now)")
+	onlyTyped(cmd, "from")
 	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
 }
@@ -515,6 +516,7 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agreement rests on")
 	cmd.Flags().StringArrayVar(&books, "playbook", nil, "file with a playbook that wants the approval, for one that no run has asked for yet; repeatable")
 	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31T18:00:00+01:00, or 2026-12-31 for the end of that day in UTC (default: it does not)")
+	onlyTyped(cmd, "until")
 	return cmd
 }
 

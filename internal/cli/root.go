@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/clock"
 )
@@ -59,7 +60,10 @@ type session struct {
 	log     *logrus.Logger
 	secrets *redactor
 	config  map[string][]string
-	now     time.Time
+	// flags are those of the command that was chosen, and provenance says where each value is from.
+	flags      *pflag.FlagSet
+	provenance map[string]string
+	now        time.Time
 	// running is the command that was chosen, for error messages.
 	running string
 
@@ -147,8 +151,8 @@ func (s *session) root() *cobra.Command {
 run, resume, rollback and fleet run change clusters; pause, approve and skip write what people said into a migration, and fleet hold into a fleet's record; all other commands only look. They read a live management cluster (kubectl's flags and
 KUBECONFIG choose it) or, where they have the flag --from, a snapshot on disk.
 
-Every flag can also be set by an environment variable (--log-format by MIGRATE_LOG_FORMAT) or in a file given with --config.
-A flag wins over a variable, a variable over the file.`,
+Every flag, unless it says otherwise, can also be set by an environment variable (--log-format by MIGRATE_LOG_FORMAT) or in a file
+given with --config. A flag wins over a variable, a variable over the file.`,
 		Example: `  migrate inventory --context anubis
   migrate check al9qy
   migrate plan al9qy -o text -o html=report.html
@@ -241,6 +245,7 @@ func (s *session) explainError(code Code, err error) {
 		hint = adviceFor(err)
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	lines = append(lines, s.origins(text)...)
 	_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n", s.running, strings.Join(lines, "\n  "))
 	if hint != "" {
 		arrow := "→"

@@ -48,6 +48,7 @@ replaced by digests unless --include-secrets is given. Two snapshots of the same
 	}
 	o.source.addTo(cmd)
 	cmd.Flags().StringVar(&o.target, "out", "", "directory, or file ending in .tar.gz, or - for an archive on standard output")
+	onlyTyped(cmd, "out")
 	cmd.Flags().BoolVar(&o.includeSecrets, "include-secrets", false, "write secret values in clear: whoever has the snapshot has the clusters")
 	addOutputFlag(cmd, &o.outs, plainFormats())
 	return cmd
@@ -105,7 +106,7 @@ func (s *session) checkTarget(o snapshotOptions, outs []output) error {
 		return usage("migrate snapshot --out DIR|FILE.tar.gz", "--out is missing: where should the snapshot go?")
 	case o.target != "-":
 		return checkFolders(append(filesOf(outs), parentOnly(o.target))...)
-	case len(o.outs) > 0:
+	case len(o.outs.typed()) > 0:
 		return usage("--out FILE.tar.gz", "with --out - standard output is the archive, so --output has no place there")
 	}
 	if _, terminal := s.app.Terminal(s.app.Out); terminal {

@@ -27,20 +27,20 @@ import (
 // migrationOptions are what commands about a migration share.
 type migrationOptions struct {
 	source sourceFlags
+	output printed
+	// format is what output says.
 	format string
 	watch  bool
 }
 
 func (o *migrationOptions) addTo(cmd *cobra.Command, formats ...string) {
-	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], "format: "+strings.Join(formats, ", "))
+	cmd.Flags().VarP(&o.output, "output", "o", "format, one of "+enumerate(formats))
 	complete(cmd, "output", fixed(formats...))
 }
 
-func (o *migrationOptions) check(formats ...string) error {
-	if !slices.Contains(formats, o.format) {
-		return usage("", "-o is %q; it can be %s", o.format, strings.Join(formats, ", "))
-	}
-	return nil
+func (o *migrationOptions) check(formats ...string) (err error) {
+	o.format, err = o.output.format(formats)
+	return err
 }
 
 func statusFormats() []string { return []string{"text", "json", "yaml", "name"} }

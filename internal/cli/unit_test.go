@@ -150,25 +150,25 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 	config := map[string][]string{"a-b": {"file"}, "n": {"7"}, "output": {"text", "json=x"}}
 
 	flags, outs := build()
-	sources, err := layer(flags, nil, nil)
+	sources, err := layer(flags, nil, nil, "c.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, "built", value(flags, "a-b"))
 	assert.Equal(t, fromBuiltIn, sources["a-b"])
 	assert.Empty(t, *outs)
 
 	flags, outs = build()
-	sources, err = layer(flags, map[string]string{"MIGRATE_N": "", "MIGRATE_LIST": "one, with comma\ntwo\n"}, config)
+	sources, err = layer(flags, map[string]string{"MIGRATE_N": "", "MIGRATE_LIST": "one, with comma\ntwo\n"}, config, "c.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, "file", value(flags, "a-b"))
 	assert.Equal(t, "7", value(flags, "n"), "an empty variable counts as unset")
 	assert.Equal(t, fromConfig, sources["n"])
-	assert.Equal(t, outputs{{"text", ""}, {"json", "x"}}, *outs)
+	assert.Equal(t, outputs{{"text", "", "c.yaml"}, {"json", "x", "c.yaml"}}, *outs)
 	list, err := flags.GetStringArray("list")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"one, with comma", "two"}, list)
 
 	flags, _ = build("--a-b=line")
-	sources, err = layer(flags, map[string]string{"MIGRATE_A_B": "env", "MIGRATE_N": "9"}, config)
+	sources, err = layer(flags, map[string]string{"MIGRATE_A_B": "env", "MIGRATE_N": "9"}, config, "c.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, "line", value(flags, "a-b"))
 	assert.Equal(t, fromFlag, sources["a-b"])
@@ -177,22 +177,22 @@ func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {
 
 	books := map[string][]string{"playbook": {"installation.yaml"}, "list": {"installation.yaml"}}
 	flags, _ = build("--playbook=customer.yaml", "--playbook=night.yaml", "--list=mine")
-	sources, err = layer(flags, map[string]string{"MIGRATE_PLAYBOOK": "region.yaml\n"}, books)
+	sources, err = layer(flags, map[string]string{"MIGRATE_PLAYBOOK": "region.yaml\n"}, books, "c.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, "[installation.yaml,region.yaml,customer.yaml,night.yaml]", value(flags, "playbook"), "nobody lifts a window by naming one more playbook")
 	assert.Equal(t, "[mine]", value(flags, "list"), "any other list is replaced")
 	assert.Equal(t, fromFlag, sources["playbook"])
 	flags, _ = build("--playbook=installation.yaml", "--playbook=customer.yaml")
-	_, err = layer(flags, nil, books)
+	_, err = layer(flags, nil, books, "c.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, "[installation.yaml,customer.yaml]", value(flags, "playbook"), "as the command that a run prints has them")
 	flags, _ = build()
-	_, err = layer(flags, map[string]string{"MIGRATE_PLAYBOOK": "region.yaml"}, books)
+	_, err = layer(flags, map[string]string{"MIGRATE_PLAYBOOK": "region.yaml"}, books, "c.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, "[installation.yaml,region.yaml]", value(flags, "playbook"))
 
 	flags, _ = build()
-	_, err = layer(flags, map[string]string{"MIGRATE_N": "many"}, nil)
+	_, err = layer(flags, map[string]string{"MIGRATE_N": "many"}, nil, "c.yaml")
 	var wrong *UsageError
 	require.ErrorAs(t, err, &wrong)
 	assert.Contains(t, err.Error(), "MIGRATE_N")
@@ -328,14 +328,14 @@ func TestOutputsAreRefusedBeforeAnyWork(t *testing.T) {
 	var none outputs
 	outs, err := none.resolved(formats)
 	require.NoError(t, err)
-	assert.Equal(t, []output{{"text", ""}}, outs)
+	assert.Equal(t, []output{{format: "text"}}, outs)
 
 	var several outputs
 	require.NoError(t, several.Set("text,html=a.html"))
 	require.NoError(t, several.Set("json=b.json"))
 	outs, err = several.resolved(formats)
 	require.NoError(t, err)
-	assert.Equal(t, []output{{"text", ""}, {"html", "a.html"}, {"json", "b.json"}}, outs)
+	assert.Equal(t, []output{{format: "text"}, {format: "html", file: "a.html"}, {format: "json", file: "b.json"}}, outs)
 
 	for text, want := range map[string]string{
 		"jsn":                `there is no format "jsn" here; did you mean json?`,
@@ -367,20 +367,20 @@ func TestAFileIsReplacedWholeOrNotAtAll(t *testing.T) {
 		_, _ = io.WriteString(w, "half")
 		return errors.New("no more")
 	}
-	require.Error(t, deliver(t.Context(), io.Discard, []output{{"html", file}}, broken))
+	require.Error(t, deliver(t.Context(), io.Discard, []output{{format: "html", file: file}}, broken))
 	whole := func(w io.Writer, out output) error {
 		_, err := io.WriteString(w, "new "+out.format)
 		return err
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, deliver(cancelled, io.Discard, []output{{"html", file}}, whole), context.Canceled)
+	require.ErrorIs(t, deliver(cancelled, io.Discard, []output{{format: "html", file: file}}, whole), context.Canceled)
 	left, err := os.ReadFile(file)
 	require.NoError(t, err)
 	assert.Equal(t, "old", string(left))
 
 	var stdout bytes.Buffer
-	require.NoError(t, deliver(t.Context(), &stdout, []output{{"html", link}, {"text", ""}}, whole))
+	require.NoError(t, deliver(t.Context(), &stdout, []output{{format: "html", file: link}, {format: "text"}}, whole))
 	left, err = os.ReadFile(file)
 	require.NoError(t, err)
 	assert.Equal(t, "new html", string(left))

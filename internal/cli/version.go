@@ -79,7 +79,7 @@ func settings(running *cobra.Command, env map[string]string, config map[string][
 	commands := append([]*cobra.Command{running}, family(running.Root())...)
 	for _, cmd := range commands {
 		collect := func(flag *pflag.Flag) {
-			if _, known := seen[flag.Name]; known || flag.Hidden || flag.Name == "help" {
+			if _, known := seen[flag.Name]; known || flag.Hidden || flag.Name == "help" || !hasDefaults(flag) {
 				return
 			}
 			setting := Setting{Name: flag.Name, Value: flag.Value.String(), Source: fromBuiltIn}
