@@ -63,7 +63,7 @@ func (s *session) check(ctx context.Context, o checkOptions, args []string) erro
 	if err := s.stillLegacy(ctx, p, args, ids); err != nil {
 		return err
 	}
-	id, err := chooseCluster(args, ids, p.Describe(), p.live == nil, "migrate check CLUSTER; ")
+	id, err := p.choose(ctx, args, ids, "migrate check CLUSTER; ")
 	if err != nil {
 		return err
 	}

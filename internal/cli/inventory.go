@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -27,7 +28,9 @@ func (s *session) inventoryCommand() *cobra.Command {
 		Use:   "inventory [CLUSTER…]",
 		Short: "What exists, what is ready, what is in the way",
 		Long: `Lists the legacy clusters of a management cluster or a snapshot with their versions, sizes and readiness. A cluster that cannot be
-read is in the list with the reason; the others are reported all the same.`,
+read is in the list with the reason; the others are reported all the same.
+
+Exit code 1 means that something could not be read; the list is what could.`,
 		Example: `  migrate inventory
   migrate inventory al9qy b4n9x -o wide
   migrate inventory --selector giantswarm.io/organization=acme -o json=fleet.json -o text
@@ -69,7 +72,7 @@ func (s *session) inventory(ctx context.Context, o inventoryOptions, clusters []
 			if err := s.stillLegacy(ctx, p, []string{id}, ids); err != nil {
 				return err
 			}
-			if _, err := chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
+			if _, err := p.choose(ctx, []string{id}, ids, ""); err != nil {
 				return err
 			}
 		}
@@ -91,9 +94,29 @@ func (s *session) inventory(ctx context.Context, o inventoryOptions, clusters []
 	if err != nil {
 		return err
 	}
-	return deliver(ctx, s.out, outs, func(w io.Writer, out output) error {
+	err = deliver(ctx, s.out, outs, func(w io.Writer, out output) error {
 		return report.Render(w, out.format, &document, s.options(o.view, out))
 	})
+	if err != nil {
+		return err
+	}
+	return whole(&document)
+}
+
+// whole fails with what could not be read: a fleet that only seems to be small or free of trouble must not look like a success to a script.
+func whole(document *check.Inventory) error {
+	findings := slices.Clone(document.Findings)
+	for i := range document.Clusters {
+		for _, b := range document.Clusters[i].Blockers {
+			if b.ID == check.FindingUnreadable {
+				findings = append(findings, finding.Finding{ID: b.ID, Severity: finding.Error, Message: "cluster " + document.Clusters[i].ID + " " + b.Text})
+			}
+		}
+	}
+	if unread, hint := unreadOf(findings); unread != "" {
+		return withHint(fmt.Errorf("taking the inventory of %s: not everything could be read\n%s", document.Source, unread), "%s", hint)
+	}
+	return nil
 }
 
 // selectClusters returns the clusters whose labels match. KVMConfig and KVMClusterConfig count together.

@@ -129,7 +129,7 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 			return failure.Join(err, s.planNothing(ctx, o, outs, p, done))
 		}
 	}
-	wanted, err := o.wanted(p, args, ids)
+	wanted, err := o.wanted(ctx, p, args, ids)
 	if err != nil {
 		return err
 	}
@@ -147,15 +147,15 @@ func (s *session) plan(ctx context.Context, o planOptions, args []string) error 
 }
 
 // wanted are the clusters to plan: the one that is named, the only one, or all.
-func (o planOptions) wanted(p *place, args, ids []string) ([]string, error) {
+func (o planOptions) wanted(ctx context.Context, p *place, args, ids []string) ([]string, error) {
 	if o.all && len(ids) > 0 {
 		return ids, nil
 	}
 	if o.all {
-		_, err := chooseCluster(nil, nil, p.Describe(), false, "")
+		_, err := p.choose(ctx, nil, nil, "")
 		return nil, err
 	}
-	id, err := chooseCluster(args, ids, p.Describe(), p.live == nil, "migrate plan CLUSTER, or --all; ")
+	id, err := p.choose(ctx, args, ids, "migrate plan CLUSTER, or --all; ")
 	return []string{id}, err
 }
 

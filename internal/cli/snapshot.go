@@ -75,7 +75,7 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 		if err := s.stillLegacy(ctx, p, []string{id}, ids); err != nil {
 			return err
 		}
-		if _, err := chooseCluster([]string{id}, ids, p.Describe(), false, ""); err != nil {
+		if _, err := p.choose(ctx, []string{id}, ids, ""); err != nil {
 			return err
 		}
 	}

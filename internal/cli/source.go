@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
@@ -155,17 +157,62 @@ func (s *session) stillLegacy(ctx context.Context, p *place, args, ids []string)
 	return withHint(fmt.Errorf("cluster %s is finalized: nothing of the legacy platform is left to look at", args[0]), "migrate status %s tells of its migration", args[0])
 }
 
+// choose is chooseCluster for what was opened. A cluster that is not in the readable part of a damaged snapshot may be in the rest of it, so the answer is what could not be read.
+func (p *place) choose(ctx context.Context, args, ids []string, several string) (string, error) {
+	id, err := chooseCluster(args, ids, p.Describe(), p.live == nil, several)
+	var wrong *UsageError
+	if err == nil || errors.As(err, &wrong) || p.live != nil {
+		return id, err
+	}
+	fleet, failed := p.Fleet(ctx)
+	if failed != nil {
+		return "", failed
+	}
+	unread, hint := unreadOf(fleet.Problems)
+	switch {
+	case unread == "":
+		return "", err
+	case len(args) == 1:
+		return "", withHint(fmt.Errorf("looking for cluster %s in %s: it is not in what could be read%s\n%s", args[0], p.Describe(), didYouMean(args[0], ids), unread), "%s", hint)
+	default:
+		return "", withHint(fmt.Errorf("looking for clusters in %s: there are none in what could be read\n%s", p.Describe(), unread), "%s", hint)
+	}
+}
+
+// unreadOf says in a line each what could not be read, and what to do about it; nothing where everything could. The end of an archive that was cut off is also a document that does
+// not parse: that is no document to correct.
+func unreadOf(findings []finding.Finding) (text, hint string) {
+	const most = 5
+	var lines []string
+	for _, f := range findings {
+		if f.Severity != finding.Error {
+			continue
+		}
+		lines = append(lines, strings.TrimSpace(f.ID+" "+f.Message))
+		if hint == "" || f.ID == legacy.ProblemArchiveDamaged {
+			hint = first(f.Hint, "migrate explain "+f.ID)
+		}
+	}
+	if len(lines) > most {
+		lines = append(lines[:most], fmt.Sprintf("and %d more", len(lines)-most))
+	}
+	return strings.Join(lines, "\n"), hint
+}
+
 // chooseCluster returns the cluster to work on: the one that is named, else the only one of a snapshot.
 func chooseCluster(args, ids []string, where string, snapshot bool, several string) (string, error) {
-	if len(args) == 1 {
-		if slices.Contains(ids, args[0]) {
-			return args[0], nil
-		}
+	if len(args) == 1 && slices.Contains(ids, args[0]) {
+		return args[0], nil
+	}
+	if len(args) == 1 && len(ids) > 0 {
 		return "", withHint(fmt.Errorf("looking for cluster %s in %s: %w%s", args[0], where, legacy.ErrNotFound, didYouMean(args[0], ids)), "%s", listed(ids))
 	}
+	const cluster = "a cluster is a KVMConfig, a KVMClusterConfig, or a namespace with VM pods"
 	switch {
+	case len(args) == 1:
+		return "", withHint(fmt.Errorf("looking for cluster %s in %s: %w, nor any other", args[0], where, legacy.ErrNotFound), cluster)
 	case len(ids) == 0:
-		return "", withHint(fmt.Errorf("looking for clusters in %s: there are none", where), "a cluster is a KVMConfig, a KVMClusterConfig, or a namespace with VM pods")
+		return "", withHint(fmt.Errorf("looking for clusters in %s: there are none", where), cluster)
 	case len(ids) == 1 && snapshot:
 		return ids[0], nil
 	default:
