@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -255,12 +258,21 @@ func family(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// adviceFor knows what to do about errors that come from below.
-func adviceFor(err error) string {
+// takesSnapshots tells whether the command that was chosen can do without a management cluster.
+func (s *session) takesSnapshots() bool { return s.flags != nil && s.flags.Lookup("from") != nil }
+
+// adviceFor knows what to do about errors that come from below. Files come before the network: what the operating system says of a file looks like an error of the network.
+func adviceFor(err error, snapshots bool) string {
 	var network net.Error
+	instead := func(text string) string {
+		if !snapshots {
+			return ""
+		}
+		return text
+	}
 	switch {
 	case errors.Is(err, kube.ErrNoCluster):
-		return "name a management cluster with --kubeconfig FILE or --context NAME, or a snapshot with --from DIR|FILE"
+		return "name a management cluster with --kubeconfig FILE or --context NAME" + instead(", or a snapshot with --from DIR|FILE")
 	case errors.Is(err, legacy.ErrNotFound):
 		return "migrate inventory lists the clusters"
 	case errors.Is(err, legacy.ErrTargetInUse):
@@ -269,11 +281,51 @@ func adviceFor(err error) string {
 		return "log in again, or choose another --context"
 	case apierrors.IsForbidden(err):
 		return "ask for the rights to get and list it; nothing else is needed"
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		return ""
-	case errors.As(err, &network):
-		return "check with kubectl that the API server answers, or work from a snapshot with --from"
+	case ofFile(err) != "":
+		return adviceForFile(err, ofFile(err))
+	case errors.As(err, &network) && !ofSystem(network):
+		return "check with kubectl that the API server answers" + instead(", or work from a snapshot with --from")
 	default:
 		return ""
+	}
+}
+
+// ofSystem tells that an error is only a number of the operating system, which knows timeouts as errors of the network do. What wraps one may well be of the network.
+func ofSystem(err net.Error) bool {
+	_, number := err.(syscall.Errno)
+	return number
+}
+
+// ofFile is the file that an error is about; empty for other errors.
+func ofFile(err error) string {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Path
+	case errors.As(err, &link):
+		return link.New
+	default:
+		return ""
+	}
+}
+
+// adviceForFile knows what to do about a file that cannot be read or written.
+func adviceForFile(err error, name string) string {
+	name = printableText(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if whole, unknown := filepath.Abs(name); unknown == nil {
+			name = whole
+		}
+		return "check the path: there is no " + name
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return "ask for the rights to " + name + ", or name another file"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "make room where " + name + " is, or write elsewhere, and repeat"
+	case errors.Is(err, syscall.EISDIR):
+		return "name a file: " + name + " is a folder"
+	default:
+		return "check " + name
 	}
 }

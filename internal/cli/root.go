@@ -242,7 +242,7 @@ func (s *session) explainError(code Code, err error) {
 	case errors.Is(err, context.DeadlineExceeded) && s.global.timeout > 0:
 		text, hint = fmt.Sprintf("gave up after %s: %s", s.global.timeout, text), "a larger --timeout, or 0s for none"
 	case hint == "":
-		hint = adviceFor(err)
+		hint = adviceFor(err, s.takesSnapshots())
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	lines = append(lines, s.origins(text)...)
