@@ -437,9 +437,9 @@ const (
 
 // rightClock compares this machine's clock with the management cluster's.
 func (s *session) rightClock(ctx context.Context) error {
-	config, err := s.kube.ToRESTConfig()
+	config, err := kube.ConfigOf(s.kube)
 	if err != nil {
-		return fmt.Errorf("reading the kubeconfig: %w", err)
+		return err
 	}
 	theirs, err := kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
 	if err != nil {

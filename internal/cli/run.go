@@ -712,9 +712,9 @@ func (s *session) readMigration(ctx context.Context, u *undertaking) error {
 
 // changing makes the connection that can change the management cluster.
 func (s *session) changing() (*kube.Changing, error) {
-	config, err := s.kube.ToRESTConfig()
+	config, err := kube.ConfigOf(s.kube)
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+		return nil, err
 	}
 	return kube.ForChanges(config, s.kubeOptions())
 }

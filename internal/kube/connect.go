@@ -61,6 +61,15 @@ type ReadOnly struct {
 
 // Connect makes a read-only connection from kubectl's flags. No request is made yet. Without any kubeconfig the error is ErrNoCluster.
 func Connect(flags *genericclioptions.ConfigFlags, opts Options) (*ReadOnly, error) {
+	config, err := ConfigOf(flags)
+	if err != nil {
+		return nil, err
+	}
+	return ForConfig(config, opts)
+}
+
+// ConfigOf is the management cluster's REST configuration, from kubectl's flags. Without any kubeconfig the error is ErrNoCluster.
+func ConfigOf(flags *genericclioptions.ConfigFlags) (*rest.Config, error) {
 	config, err := flags.ToRESTConfig()
 	if clientcmd.IsEmptyConfig(err) || errors.Is(err, genericclioptions.ErrEmptyConfig) {
 		return nil, ErrNoCluster
@@ -71,7 +80,7 @@ func Connect(flags *genericclioptions.ConfigFlags, opts Options) (*ReadOnly, err
 	if config.Host == noServer && isEmpty(flags) {
 		return nil, ErrNoCluster
 	}
-	return ForConfig(config, opts)
+	return config, nil
 }
 
 // noServer is what client-go makes of no configuration at all. Nobody has a management cluster there.
