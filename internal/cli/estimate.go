@@ -142,7 +142,7 @@ func readEstimates(file string) (estimate.Estimates, error) {
 	}
 	document, err := estimate.Read(data)
 	if err != nil {
-		return estimate.Estimates{}, usage("migrate estimate learn EVENTS.jsonl -o json="+file, "%s: %s", file, err)
+		return estimate.Estimates{}, usage("name a file that migrate estimate learn EVENTS.jsonl -o json=FILE wrote", "%s: %s", file, err)
 	}
 	return estimate.Of(document), nil
 }

@@ -110,3 +110,22 @@ func TestWhatCannotBeEstimatedIsRefused(t *testing.T) {
 		assert.Equal(t, CodeError, got.code, "%s: %s", args, got.stderr)
 	}
 }
+
+func TestAPlanIsNotTakenForEstimatesNorOverwritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, file := range []string{filepath.Join(dir, "al9qy.plan"), filepath.Join(dir, "al9qy.yaml")} {
+		format := "json"
+		if filepath.Ext(file) == ".yaml" {
+			format = "yaml"
+		}
+		require.Equal(t, CodeOK, run(t, "plan", "--from", fixture(t, "al9qy"), "-o", format+"="+file).code)
+		for _, args := range [][]string{{"estimate", "show", file}, {"run", "al9qy", "--estimates", file}} {
+			got := run(t, args...)
+			assert.Equal(t, CodeUsage, got.code, got.stderr)
+			assert.Contains(t, got.stderr, file+`: it is no Estimates document, but of kind "Plan"`)
+			assert.NotContains(t, got.stderr, "json="+file)
+			assert.NotContains(t, got.stderr, "json: ")
+		}
+	}
+}

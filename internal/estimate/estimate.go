@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -70,20 +71,44 @@ type Step struct {
 // maxFile is far more than the estimates of every step.
 const maxFile = 1 << 20
 
-// Read reads a document, JSON or YAML, strictly.
+// KindError means that a file is something else.
+type KindError struct {
+	// Kind is what the file says it is; empty where it does not say.
+	Kind string
+}
+
+func (e *KindError) Error() string {
+	if e.Kind == "" {
+		return "it is no Estimates document, and does not say what it is"
+	}
+	return fmt.Sprintf("it is no Estimates document, but of kind %q", e.Kind)
+}
+
+// Read reads a document, JSON or YAML, strictly. For a file that is something else the error is a [KindError], however large and however broken it is.
 func Read(data []byte) (*Document, error) {
+	d, err := read(data)
+	if err == nil {
+		return d, nil
+	}
+	if kind := kindOf(data); kind != migrationv1alpha1.KindEstimates {
+		return nil, &KindError{kind}
+	}
+	return nil, err
+}
+
+func read(data []byte) (*Document, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("reading estimates: the file is larger than %d bytes", maxFile)
 	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return nil, fmt.Errorf("reading estimates: %w", err)
+		return nil, fmt.Errorf("reading estimates: %w", plain(err))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	d := &Document{}
 	if err := decoder.Decode(d); err != nil {
-		return nil, fmt.Errorf("reading estimates: %w", err)
+		return nil, fmt.Errorf("reading estimates: %w", plain(err))
 	}
 	// What turned YAML into JSON read the first document alone.
 	documents, several := yamlv3.NewDecoder(bytes.NewReader(data)), yamlv3.Node{}
@@ -91,6 +116,65 @@ func Read(data []byte) (*Document, error) {
 		return nil, errors.New("reading estimates: only one document is allowed")
 	}
 	return d, d.check()
+}
+
+// plain says what the decoders say without their names and without the types of this program.
+func plain(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		text := err.Error()
+		for _, library := range []string{"error converting YAML to JSON: ", "yaml: ", "json: "} {
+			text = strings.TrimPrefix(text, library)
+		}
+		return errors.New(text)
+	}
+	wanted, known := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.String: "text", reflect.Slice: "a list"}[wrong.Type.Kind()]
+	if !known {
+		wanted = "a mapping"
+	}
+	return fmt.Errorf("%s is of type %s; it must be %s", wrong.Field, wrong.Value, wanted)
+}
+
+// kindOf is the kind that a file says it is of. A plan is much larger than estimates: whoever read it has stopped somewhere in the middle, so the lines above that must do.
+func kindOf(data []byte) string {
+	if kind, ok := kindInJSON(data); ok {
+		return kind
+	}
+	if len(data) <= maxFile {
+		if text, err := yaml.YAMLToJSON(data); err == nil {
+			kind, _ := kindInJSON(text)
+			return kind
+		}
+	}
+	for line := range bytes.Lines(data) {
+		if text, found := bytes.CutPrefix(line, []byte("kind:")); found {
+			var kind string
+			if yamlv3.Unmarshal(text, &kind) == nil {
+				return kind
+			}
+		}
+	}
+	return ""
+}
+
+// kindInJSON is the kind of a JSON object, up to which it must be whole; false for what is no such object.
+func kindInJSON(data []byte) (string, bool) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
+		return "", false
+	}
+	for decoder.More() {
+		key, err := decoder.Token()
+		var value json.RawMessage
+		if err != nil || decoder.Decode(&value) != nil {
+			return "", false
+		}
+		var kind string
+		if key == "kind" && json.Unmarshal(value, &kind) == nil {
+			return kind, true
+		}
+	}
+	return "", true
 }
 
 // check finds what the notation allows and the meaning does not.

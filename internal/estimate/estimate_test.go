@@ -105,7 +105,7 @@ func TestADocumentIsReadStrictly(t *testing.T) {
 	_, err = Read([]byte(head + "steps: [{step: adopt/lock, p50: 1s, p90: 2s, samples: 1}]\n"))
 	require.NoError(t, err)
 	for name, text := range map[string]struct{ text, want string }{
-		"another kind":  {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", "it must be migration.giantswarm.io/v1alpha1 Estimates"},
+		"another kind":  {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\n", `it is no Estimates document, but of kind "Plan"`},
 		"unknown key":   {head + "stps: []\n", `unknown field "stps"`},
 		"unknown step":  {head + "steps: [{step: roll, p50: 1s, p90: 1s, samples: 1}]\n", `steps[0].step: there is no step "roll"`},
 		"twice":         {head + "steps: [{step: adopt/lock, p50: 1s, p90: 1s, samples: 1}, {step: adopt/lock, p50: 1s, p90: 1s, samples: 1}]\n", "is there twice"},
@@ -114,8 +114,14 @@ func TestADocumentIsReadStrictly(t *testing.T) {
 		"upside down":   {head + "steps: [{step: adopt/lock, p50: 2s, p90: 1s, samples: 1}]\n", "p90: 1s is less than p50, 2s"},
 		"never seen":    {head + "steps: [{step: adopt/lock, p50: 1s, p90: 1s, samples: 0}]\n", "samples: it is 0"},
 		"two documents": {head + "---\n" + head, "reading estimates"},
-		"no document":   {"[]", "reading estimates"},
-		"huge":          {strings.Repeat("#", maxFile+1), "larger than"},
+		"no document":   {"[]", "it is no Estimates document, and does not say what it is"},
+		"a log":         {`{"v":1,"seq":1}` + "\n" + `{"v":1,"seq":2}`, "does not say what it is"},
+		"huge":          {head + strings.Repeat("#", maxFile+1), "larger than"},
+		"half a plan":   {`{"apiVersion":"migration.giantswarm.io/v1alpha1","kind":"Plan","changes":[` + strings.Repeat("1,", maxFile), `of kind "Plan"`},
+		"half in YAML":  {"apiVersion: migration.giantswarm.io/v1alpha1\nkind: \"Plan\"\nchanges: [" + strings.Repeat("1,", maxFile), `of kind "Plan"`},
+		"one line":      {"{apiVersion: migration.giantswarm.io/v1alpha1, kind: Estimates, runs: many}", "reading estimates: runs is of type string; it must be a whole number"},
+		"older":         {"apiVersion: v1\nkind: Estimates\n", "it must be migration.giantswarm.io/v1alpha1 Estimates"},
+		"no notation":   {head + "steps: [\n", "reading estimates: line 6"},
 	} {
 		_, err := Read([]byte(text.text))
 		assert.ErrorContains(t, err, text.want, name)
