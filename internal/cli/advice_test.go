@@ -44,3 +44,25 @@ func TestAnErrorOfADiskIsNoErrorOfTheNetwork(t *testing.T) {
 	assert.Equal(t, "check with kubectl that the API server answers", adviceFor(refused, false))
 	assert.Empty(t, adviceFor(fmt.Errorf("locking: %w", syscall.EAGAIN), true))
 }
+
+func TestAWrongFlagIsNotBlamedOnTheCluster(t *testing.T) {
+	t.Parallel()
+	from := []string{"--from", filepath.Join(t.TempDir(), "never-read")}
+	for _, command := range [][]string{append([]string{"check", "al9qy"}, from...), append([]string{"plan", "al9qy"}, from...), {"run", "al9qy"}, {"resume", "al9qy"}, append([]string{"fleet", "plan", "-f", shippedFleet}, from...), {"fleet", "run", "-f", shippedFleet}} {
+		got := run(t, append(command, "--kubernetes-version", "banana")...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", command, got.stderr)
+		assert.Contains(t, got.stderr, `--kubernetes-version is "banana"; it must be a whole version like 1.22.17 or v1.22.17`, command)
+		got = run(t, append(command, "--kubernetes-version", "1.22")...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", command, got.stderr)
+		got = run(t, append(command, "--target-namespace", "Bad_NS")...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", command, got.stderr)
+		assert.Contains(t, got.stderr, `--target-namespace is "Bad_NS"; it must be the name of a namespace like org-acme`, command)
+	}
+	for _, command := range [][]string{{"rollback", "al9qy"}, {"proof", "al9qy"}, {"forecast", "al9qy"}} {
+		got := run(t, append(command, "--target-namespace", "Bad_NS")...)
+		assert.Equal(t, CodeUsage, got.code, "%s: %s", command, got.stderr)
+		assert.Contains(t, got.stderr, "--target-namespace is", command)
+	}
+	got := run(t, "plan", "--from", fixture(t, "al9qy"), "--target-namespace", "org-other", "--kubernetes-version", "v1.22.16", "-o", "name")
+	assert.Equal(t, CodeOK, got.code, got.stderr)
+}

@@ -52,6 +52,9 @@ func (s *session) check(ctx context.Context, o checkOptions, args []string) erro
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
+	if err := o.examine.check(); err != nil {
+		return err
+	}
 	p, err := s.open(ctx, o.source, true)
 	if err != nil {
 		return err

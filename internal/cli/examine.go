@@ -13,6 +13,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
@@ -67,6 +69,28 @@ func (f *examineFlags) addTo(cmd *cobra.Command) {
 	flags.StringVar(&f.image, "image", "", "image of new machines; {version} stands for the Kubernetes version (default: kubernetes-{version})")
 	flags.StringVar(&f.imageRepository, "image-repository", "", "registry of the control plane's images (default: registry.k8s.io)")
 	complete(cmd, "accept", completeAccept)
+}
+
+// check finds what is wrong with the flags before anything is read. In the translation it would look like a mistake in the cluster's objects.
+func (f *examineFlags) check() error {
+	if err := checkNamespace(f.targetNamespace); err != nil {
+		return err
+	}
+	if f.kubernetesVersion == "" {
+		return nil
+	}
+	if _, err := version.ParseSemantic(strings.TrimPrefix(f.kubernetesVersion, "v")); err != nil {
+		return usage("", "--kubernetes-version is %q; it must be a whole version like 1.22.17 or v1.22.17", f.kubernetesVersion)
+	}
+	return nil
+}
+
+// checkNamespace is about --target-namespace.
+func checkNamespace(name string) error {
+	if name == "" || len(validation.IsDNS1123Label(name)) == 0 {
+		return nil
+	}
+	return usage("", "--target-namespace is %q; it must be the name of a namespace like org-acme: up to %d lower-case letters, digits and -, with a letter or digit at both ends", name, validation.DNS1123LabelMaxLength)
 }
 
 // examiner looks at clusters one by one. It is safe for concurrent use.

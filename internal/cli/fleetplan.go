@@ -63,6 +63,9 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 	if err := checkFolders(filesOf(outs)...); err != nil {
 		return err
 	}
+	if err := o.examine.check(); err != nil {
+		return err
+	}
 	f, err := s.readFleet(o.file, o.examine.bookFlags)
 	if err != nil {
 		return err

@@ -51,6 +51,9 @@ func (s *session) forecast(ctx context.Context, o forecastOptions, id string) er
 	if err != nil {
 		return err
 	}
+	if err := checkNamespace(o.ns); err != nil {
+		return err
+	}
 	live, err := s.connect()
 	if err != nil {
 		return err

@@ -104,6 +104,9 @@ func (o *planOptions) check(args []string, typed func(flag string) bool) error {
 	case o.until != "" && !nights:
 		return usage("--playbook FILE", "--until tells of nights, which a playbook or estimates say")
 	}
+	if err := o.examine.check(); err != nil {
+		return err
+	}
 	return knownPhase("--until", o.until)
 }
 

@@ -41,13 +41,21 @@ Exit code 0 means untouched, 3 that something was restarted or replaced (and wha
 	return cmd
 }
 
+// check finds what is wrong with the flags before anything is looked at.
+func (o *proofOptions) check(outs []output) error {
+	if err := checkNamespace(o.ns); err != nil {
+		return err
+	}
+	return checkFolders(filesOf(outs)...)
+}
+
 // proof reads the evidence from before, looks again, compares, and renders.
 func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	outs, err := o.outputs.resolved(formatsOf(report.KindProof))
 	if err != nil {
 		return err
 	}
-	if err := checkFolders(filesOf(outs)...); err != nil {
+	if err := o.check(outs); err != nil {
 		return err
 	}
 	p, err := s.open(ctx, o.source, false)

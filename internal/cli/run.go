@@ -448,6 +448,9 @@ func (o *runOptions) check() error {
 	if err := o.checkNumbers(); err != nil {
 		return err
 	}
+	if err := o.examine.check(); err != nil {
+		return err
+	}
 	if _, err := o.probe.questions(); err != nil {
 		return err
 	}
