@@ -27,13 +27,18 @@ func TestADamagedSnapshotIsNoSnapshotWithoutClusters(t *testing.T) {
 		"a binary":         {broken("binary.json"), "LEG-READ-002 binary.json is binary, not text", "→ Correct the file"},
 		"a document of it": {broken("deep-nesting.json"), "LEG-READ-006 ", "→ Export the object again"},
 	} {
-		for _, args := range [][]string{{"check", "al9qy"}, {"check"}, {"plan", "al9qy"}, {"plan", "--all"}, {"snapshot", "al9qy", "--out", filepath.Join(dir, "x")}, {"inventory", "al9qy"}} {
+		for _, args := range [][]string{{"check", "al9qy"}, {"check"}, {"plan", "al9qy"}, {"plan", "--all"}, {"snapshot", "al9qy", "--out", filepath.Join(dir, "x")}, {"inventory", "al9qy"}, {"explain", "spec.cluster.calico.subnet"}} {
 			got := run(t, append(args, "--from", test.from)...)
 			assert.Equal(t, CodeError, got.code, "%s: %s", name, args)
 			assert.Contains(t, got.stderr, test.finding, "%s: %s", name, args)
 			assert.Contains(t, got.stderr, test.hint, "%s: %s", name, args)
 			assert.NotContains(t, got.stderr, "no such legacy cluster", "%s: %s", name, args)
 			assert.NotContains(t, got.stderr, "clusters: \n", "%s: %s", name, args)
+		}
+		for _, args := range [][]string{{"snapshot", "--out", filepath.Join(dir, name)}, {"fleet", "plan", "-f", shippedFleet}} {
+			got := run(t, append(args, "--from", test.from)...)
+			assert.Equal(t, CodeError, got.code, "%s: %s", name, args)
+			assert.Contains(t, got.stderr, "not everything could be read\n  LEG-READ-", "%s: %s", name, args)
 		}
 		got := run(t, "inventory", "--from", test.from)
 		assert.Equal(t, CodeError, got.code, name)

@@ -51,7 +51,7 @@ type CodeDoc struct {
 func Codes() []CodeDoc {
 	return []CodeDoc{
 		{CodeOK, "ok", "done, or nothing to do", "`check`: every check passed or warned. `plan`: a plan was made, whatever it says, unless `--detailed-exitcode` is given; with it: nothing to change."},
-		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `inventory`: the list is what could be read. `check`: a check could not look, which is not a pass. `proof`: not everything could be read."},
+		{CodeError, "error", "unexpected error", "Something could not be read, written or understood; standard error says what and what to do. `inventory`, and `snapshot` of a snapshot: what was written is what could be read. `check`: a check could not look, which is not a pass. `proof`: not everything could be read."},
 		{CodeChanges, "changes", "the plan has changes", "`plan --detailed-exitcode`: the plan is applyable and changes something. `fleet plan --detailed-exitcode`: there is something to do. `forecast --detailed-exitcode`: Cluster API would do something, or could."},
 		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan` and `fleet plan` with `--detailed-exitcode`. `proof`: something was restarted or replaced. `fleet run`: checks are in the way of all that is left, or somebody else works through the fleet. `playbook lint`, `fleet lint`: a doubt."},
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},

@@ -142,6 +142,10 @@ func (s *session) whereabouts(ctx context.Context, source sourceFlags, field str
 	if err != nil {
 		return nil, err
 	}
+	if len(ids) == 0 {
+		_, err := p.choose(ctx, nil, ids, "")
+		return nil, err
+	}
 	translator := translate.New()
 	var here []FieldHere
 	for _, id := range ids {

@@ -80,6 +80,9 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 	}
 	roster, err := f.roster(candidates)
 	if err != nil {
+		if damaged := p.whole(ctx); damaged != nil {
+			return damaged // The cluster that is missed may be in what could not be read.
+		}
 		return err
 	}
 	by := &standards{file: f, roster: roster}

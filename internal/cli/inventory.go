@@ -113,10 +113,7 @@ func whole(document *check.Inventory) error {
 			}
 		}
 	}
-	if unread, hint := unreadOf(findings); unread != "" {
-		return withHint(fmt.Errorf("taking the inventory of %s: not everything could be read\n%s", document.Source, unread), "%s", hint)
-	}
-	return nil
+	return damage("taking the inventory of "+document.Source, findings)
 }
 
 // selectClusters returns the clusters whose labels match. KVMConfig and KVMClusterConfig count together.

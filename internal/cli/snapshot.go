@@ -82,6 +82,14 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 	if len(clusters) > 0 {
 		ids = slices.Compact(slices.Sorted(slices.Values(clusters)))
 	}
+	if err := s.save(ctx, p, o, outs, clusters, ids); err != nil {
+		return err
+	}
+	return p.whole(ctx) // Of a copy nobody sees any more that its source was damaged.
+}
+
+// save writes the snapshot, and says what was written.
+func (s *session) save(ctx context.Context, p *place, o snapshotOptions, outs []output, clusters, ids []string) error {
 	opts := legacy.SnapshotOptions{IncludeSecrets: o.includeSecrets, ToolVersion: s.app.Version.Version}
 	if o.target == "-" {
 		return legacy.WriteSnapshotArchive(ctx, p.Source, clusters, s.out, opts)

@@ -179,6 +179,27 @@ func (p *place) choose(ctx context.Context, args, ids []string, several string) 
 	}
 }
 
+// whole fails with what could not be read of a snapshot.
+func (p *place) whole(ctx context.Context) error {
+	if p.live != nil {
+		return nil
+	}
+	fleet, err := p.Fleet(ctx)
+	if err != nil {
+		return err
+	}
+	return damage("reading "+p.Describe(), fleet.Problems)
+}
+
+// damage is the error of something that is done with what could be read alone; nil where that is everything.
+func damage(doing string, findings []finding.Finding) error {
+	unread, hint := unreadOf(findings)
+	if unread == "" {
+		return nil
+	}
+	return withHint(fmt.Errorf("%s: not everything could be read\n%s", doing, unread), "%s", hint)
+}
+
 // unreadOf says in a line each what could not be read, and what to do about it; nothing where everything could. The end of an archive that was cut off is also a document that does
 // not parse: that is no document to correct.
 func unreadOf(findings []finding.Finding) (text, hint string) {
