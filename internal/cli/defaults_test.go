@@ -134,6 +134,10 @@ func TestAnErrorNamesTheDefaultThatCausedIt(t *testing.T) {
 
 	got = runApp(t, App{Environ: []string{"MIGRATE_FROM=/nowhere/snapshot"}}, "inventory")
 	assert.Contains(t, got.stderr, "\n  --from is set by MIGRATE_FROM\n")
+	empty := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600))
+	got = run(t, "status", "--config", clientConfig(t, "  context: anubis\n"), "--kubeconfig", empty)
+	assert.Contains(t, got.stderr, "\n  --context is set by ")
 	missing := filepath.Join(t.TempDir(), "book.yaml")
 	got = run(t, "plan", "--from", fixture(t, "al9qy"), "--config", clientConfig(t, "  playbook: "+missing+"\n"), "--playbook", book(t, "  soak: {perWorker: 5m}\n"))
 	assert.Contains(t, got.stderr, "\n  --playbook is set by ", "what lies below the command line's is from the file")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -155,7 +156,7 @@ func strayVariables(env map[string]string, known []string) []string {
 	return sentences
 }
 
-// origins says of every default that an error speaks of, by the name of its flag or by a file that it names, where it is from: nobody
+// origins says of every default that an error speaks of, by the name of its flag or by its value, where it is from: nobody
 // finds it on the command line.
 func (s *session) origins(text string) []string {
 	if s.flags == nil {
@@ -172,7 +173,7 @@ func (s *session) origins(text string) []string {
 			{fromEnv, envName(flag.Name), variable(s.env, flag)},
 		} {
 			inForce := hasDefaults(flag) && len(said.values) > 0 && (source == said.source || layered)
-			spokenOf := source == said.source && speaksOf(text, flag.Name) || slices.ContainsFunc(said.values, func(value string) bool { return namesFile(text, value) })
+			spokenOf := source == said.source && speaksOf(text, flag.Name) || slices.ContainsFunc(said.values, func(value string) bool { return names(text, value) })
 			if inForce && spokenOf && !strings.Contains(text, said.where) {
 				sentences = append(sentences, fmt.Sprintf("--%s is set by %s", flag.Name, said.where))
 			}
@@ -191,8 +192,11 @@ func speaksOf(text, flag string) bool {
 	return false
 }
 
-// namesFile tells whether a text has the file of a flag's value, which may follow a format.
-func namesFile(text, value string) bool {
+// names tells whether a text quotes a flag's value, or has its file, which may follow a format.
+func names(text, value string) bool {
+	if strings.Contains(text, strconv.Quote(value)) {
+		return true
+	}
 	if _, file, ok := strings.Cut(value, "="); ok {
 		value = file
 	}
