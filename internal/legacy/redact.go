@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/pem"
@@ -14,14 +15,14 @@ import (
 )
 
 // redactor replaces secret values of one cluster by digests. It works on what objects mean: Secrets by key, boot data file by
-// file, kubeconfigs by field. What remains is searched for every secret value met on the way, for private keys, tokens and
-// passwords in addresses, because people paste secrets where nobody expects them.
+// file, kubeconfigs by field, everything else by the names of its fields (see IsSecret). What remains is searched for every secret
+// value met on the way, for private keys, tokens and passwords in addresses, because people paste secrets where nobody expects them.
 type redactor struct {
 	digester *Digester
 	// known are secret texts that may occur elsewhere, longest first.
 	known []knownSecret
 
-	privateKey, encoded, jwt, userinfo, setting, flag, credentialName, embedded *regexp.Regexp
+	privateKey, encoded, jwt, userinfo, user, query, setting, flag, option, embedded *regexp.Regexp
 }
 
 // knownSecret is a text whose presence anywhere gives a secret away.
@@ -36,16 +37,37 @@ func newRedactor(digester *Digester) *redactor {
 		privateKey: regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`),
 		encoded:    regexp.MustCompile(`[A-Za-z0-9+/_-]{40,}={0,2}`),
 		jwt:        regexp.MustCompile(`eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*`),
-		userinfo:   regexp.MustCompile(`(://[^/\s:@"']*):([^@\s/"']+)@`),
-		// A setting is NAME=value or name: value on its own, in environment files, units, YAML and JSON. Flags (--name) are left
-		// alone: they name files, and the checks need them.
+		// A password may hold an @ that nobody escaped: the last one before a slash ends it.
+		userinfo: regexp.MustCompile(`(://[^/\s:@"']*):([^\s/"']+)@`),
+		// A token may stand in the place of a user. In the names of images, which have other schemes, the image stands there.
+		user:  regexp.MustCompile(`(https?://)([^\s/:@"']+)@`),
+		query: regexp.MustCompile(`(://[^\s?"']*\?)([^\s#"']+)`),
+		// A setting is NAME=value or name: value on its own, in environment files, units, YAML and JSON.
 		setting: regexp.MustCompile(`(?im)((?:^|[\s"'{,])(?:[a-z][\w.]*[_.-]?)?(?:password|passwd|token|secret|api[_-]?key|access[_-]?key|secret[_-]?key|auth|identitytoken|registrytoken)["']?[ \t]*[:=][ \t]*["']?)([^\s"',{}\[\]]+)`),
-		// Of flags only those with a value that looks random count.
-		flag: regexp.MustCompile(`(?i)(--[\w.-]*(?:password|token|secret|api-?key)=["']?)([^\s"']+)`),
+		// A flag in a command line has its value behind =. Behind a space anything may stand, so that only counts when it looks random.
+		flag: regexp.MustCompile(`(?:^|[\s"'\x60=(;,])-{1,2}([A-Za-z][\w.-]*)(?:=(?:"([^"]+)"|'([^']+)'|([^\s"']+))|[ \t]+([^\s"'-][^\s"']*))`),
+		// An option is an argument of its own, which needs no quotes.
+		option: regexp.MustCompile(`^-{0,2}([A-Za-z][\w./-]*)=(?s:(.*))$`),
 		// embedded are the fields of a kubeconfig that hold secrets.
-		embedded:       regexp.MustCompile(`(?m)((?:^|[\s"{,-])"?(client-key-data|token|password|id-token|refresh-token|access-token|client-secret)"?[ \t]*:[ \t]*["']?)([^\s"',{}]+)`),
-		credentialName: regexp.MustCompile(`(?i)(password|passwd|token|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key|(^|[_-])auth$)`),
+		embedded: regexp.MustCompile(`(?m)((?:^|[\s"{,-])"?(client-key-data|token|password|id-token|refresh-token|access-token|client-secret)"?[ \t]*:[ \t]*["']?)([^\s"',{}]+)`),
 	}
+}
+
+// Redaction shows single values the way a redacted snapshot holds them, so that plans and reports give away no more than that.
+type Redaction struct{ redactor *redactor }
+
+// NewRedaction returns the redaction of the cluster whose digester is given.
+func NewRedaction(digester *Digester) *Redaction { return &Redaction{newRedactor(digester)} }
+
+// Text returns a text that stands under a name without what is secret in it.
+func (r *Redaction) Text(name, text string) string {
+	switch {
+	case IsSecret(name, text):
+		return r.redactor.digester.Sum([]byte(text))
+	case isJSONObject(text):
+		return r.redactor.applied(text)
+	}
+	return r.redactor.document(text)
 }
 
 // learn remembers a secret value so that it is found elsewhere. Values that are ordinary words or names are not learnt: replacing
@@ -115,20 +137,20 @@ func (r *redactor) learnSecret(raw map[string]any) {
 func (r *redactor) object(raw map[string]any) {
 	kind, version := textAt(raw, "kind"), textAt(raw, "apiVersion")
 	isSecret := kind == "Secret" && version == "v1"
-	if annotations, ok := valueAt(raw, "metadata", "annotations").(map[string]any); ok {
-		if applied, found := annotations[corev1.LastAppliedConfigAnnotation].(string); found {
-			annotations[corev1.LastAppliedConfigAnnotation] = r.applied(applied, isSecret)
-		}
-	}
 	switch {
 	case isSecret:
+		if annotations, ok := valueAt(raw, "metadata", "annotations").(map[string]any); ok {
+			if applied, found := annotations[corev1.LastAppliedConfigAnnotation].(string); found {
+				annotations[corev1.LastAppliedConfigAnnotation] = r.digester.Sum([]byte(applied))
+			}
+		}
 		r.secret(raw)
-		r.walk(raw["metadata"])
+		r.walk("metadata", raw["metadata"])
 	case kind == "ConfigMap" && version == "v1":
 		r.configMap(raw)
-		r.walk(raw["metadata"])
+		r.walk("metadata", raw["metadata"])
 	default:
-		r.walk(raw)
+		r.fields("", raw)
 	}
 }
 
@@ -151,17 +173,19 @@ func (r *redactor) configMap(raw map[string]any) {
 		switch {
 		case ok && key == "user_data":
 			data[key] = r.userData(text)
+		case ok && !strings.Contains(text, "\n") && IsSecret(key, text): // a longer text is a file, which may be called anything
+			data[key] = r.digester.Sum([]byte(text))
 		case ok:
 			data[key] = r.document(text)
 		}
 	}
-	r.walk(raw["binaryData"])
+	r.walk("", raw["binaryData"])
 }
 
-// applied redacts the copy of an object that kubectl leaves in an annotation.
-func (r *redactor) applied(text string, secret bool) string {
+// applied redacts an object in an annotation, such as the copy that kubectl leaves. What holds no secret keeps its bytes.
+func (r *redactor) applied(text string) string {
 	object, err := decodeJSONObject(text)
-	if secret || err != nil {
+	if err != nil {
 		return r.digester.Sum([]byte(text))
 	}
 	before, errBefore := encodeJSON(object)
@@ -280,15 +304,25 @@ func (r *redactor) document(text string) string {
 	return r.settings(r.text(text))
 }
 
-// settings redacts values that a name marks as credentials, but not what merely refers to one: paths, templates, short words.
+// settings redacts values that a name marks as credentials, but not what merely refers to one: paths, templates, short words. Both
+// stand on one line, and on most lines there is neither.
 func (r *redactor) settings(text string) string {
-	text = replaceGroups(r.flag, text, func(groups []string) string {
-		if !looksRandom(groups[2]) || strings.Contains(groups[1], "initial-cluster-token") {
-			return groups[0]
+	if !mayBeSecret(text) {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if mayBeSecret(line) {
+			line = r.setOn(r.flags(line))
 		}
-		return groups[1] + r.digester.Sum([]byte(groups[2]))
-	})
-	return replaceGroups(r.setting, text, func(groups []string) string {
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// setOn redacts the settings on a line.
+func (r *redactor) setOn(line string) string {
+	return replaceGroups(r.setting, line, func(groups []string) string {
 		value := groups[2]
 		const shortest = 8
 		if len(value) < shortest || strings.ContainsAny(value[:1], "/$%<.") || strings.Contains(value, "://") || IsDigest([]byte(value)) || !strings.ContainsAny(value, "0123456789+/=_-!#&*") {
@@ -296,6 +330,36 @@ func (r *redactor) settings(text string) string {
 		}
 		return groups[1] + r.digester.Sum([]byte(value))
 	})
+}
+
+// flags redacts the values of flags in a command line.
+func (r *redactor) flags(text string) string {
+	if !strings.Contains(text, "-") {
+		return text
+	}
+	return replaceGroups(r.flag, text, func(groups []string) string {
+		value, spaced := cmp.Or(groups[2], groups[3], groups[4]), groups[5]
+		switch {
+		case value != "" && IsSecret(groups[1], value):
+		case spaced != "" && looksRandom(spaced) && IsSecret(groups[1], spaced):
+			value = spaced
+		default:
+			return groups[0]
+		}
+		at := strings.LastIndex(groups[0], value)
+		return groups[0][:at] + r.digester.Sum([]byte(value)) + groups[0][at+len(value):]
+	})
+}
+
+// argument redacts an item of a list: what follows a flag of its own, NAME=value, or a command line.
+func (r *redactor) argument(before, text string) string {
+	if strings.HasPrefix(before, "-") && !strings.ContainsAny(before, "= \n") && !strings.HasPrefix(text, "-") && IsSecret(strings.TrimLeft(before, "-"), text) {
+		return r.digester.Sum([]byte(text))
+	}
+	if option := r.option.FindStringSubmatch(text); option != nil && IsSecret(option[1], option[2]) {
+		return strings.TrimSuffix(text, option[2]) + r.digester.Sum([]byte(option[2]))
+	}
+	return r.settings(r.text(text))
 }
 
 // text redacts what is secret wherever it stands.
@@ -310,8 +374,8 @@ func (r *redactor) text(text string) string {
 	if strings.Contains(text, "eyJ") {
 		text = r.jwt.ReplaceAllStringFunc(text, func(token string) string { return r.digester.Sum([]byte(token)) })
 	}
-	if strings.Contains(text, "://") && strings.Contains(text, "@") {
-		text = replaceGroups(r.userinfo, text, func(groups []string) string { return groups[1] + ":" + r.digester.Sum([]byte(groups[2])) + "@" })
+	if strings.Contains(text, "://") {
+		text = r.addresses(text)
 	}
 	if strings.Contains(text, "LS0tLS1CRUdJTi") {
 		text = r.encoded.ReplaceAllStringFunc(text, func(word string) string {
@@ -330,30 +394,134 @@ func (r *redactor) text(text string) string {
 	return text
 }
 
-// walk redacts the texts in a decoded value in place.
-func (r *redactor) walk(value any) {
-	switch v := value.(type) {
-	case map[string]any:
-		name, isNamed := v["name"].(string)
-		if text, ok := v["value"].(string); ok && isNamed && text != "" && r.credentialName.MatchString(name) && !strings.HasPrefix(text, "/") {
-			v["value"] = r.digester.Sum([]byte(text)) // an environment variable
-		}
-		for key, item := range v {
-			if text, ok := item.(string); ok {
-				v[key] = r.text(text)
-				continue
+// addresses redacts passwords, tokens and parameters in the addresses of a text.
+func (r *redactor) addresses(text string) string {
+	if strings.Contains(text, "@") {
+		text = replaceGroups(r.userinfo, text, func(groups []string) string {
+			if IsDigest([]byte(strings.TrimSuffix(strings.TrimPrefix(groups[0], "://"), "@"))) {
+				return groups[0] // of a token
 			}
-			r.walk(item)
-		}
-	case []any:
-		for i, item := range v {
-			if text, ok := item.(string); ok {
-				v[i] = r.settings(r.text(text)) // an argument or a command
-				continue
+			return groups[1] + ":" + r.digester.Sum([]byte(groups[2])) + "@"
+		})
+		text = replaceGroups(r.user, text, func(groups []string) string {
+			if !looksRandom(groups[2]) {
+				return groups[0]
 			}
-			r.walk(item)
+			return groups[1] + r.digester.Sum([]byte(groups[2])) + "@"
+		})
+	}
+	if strings.Contains(text, "?") {
+		text = replaceGroups(r.query, text, func(groups []string) string { return groups[1] + r.parameters(groups[2]) })
+	}
+	return text
+}
+
+// parameters redacts those in the query of an address.
+func (r *redactor) parameters(query string) string {
+	list := strings.Split(query, "&")
+	for i := range list {
+		name, value, _ := strings.Cut(list[i], "=")
+		if IsSecret(name, value) {
+			list[i] = name + "=" + r.digester.Sum([]byte(value))
 		}
 	}
+	return strings.Join(list, "&")
+}
+
+// walk redacts a decoded value, maps and lists in place, and returns it. name is what the value stands under.
+func (r *redactor) walk(name string, value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		r.fields(name, v)
+	case []any:
+		r.items(name, v)
+	case string:
+		return r.named(name, v)
+	case int64, float64:
+		if IsSecret(name, v) {
+			return r.digester.Sum(fmt.Append(nil, v))
+		}
+	}
+	return value
+}
+
+// named redacts a text that stands under a name.
+func (r *redactor) named(name, text string) string {
+	if IsSecret(name, text) {
+		return r.digester.Sum([]byte(text))
+	}
+	return r.text(text)
+}
+
+// fields redacts what a map holds.
+func (r *redactor) fields(name string, fields map[string]any) {
+	variable, _ := fields["name"].(string)
+	for key, item := range fields {
+		under := key
+		text, isText := item.(string)
+		switch {
+		case name == "annotations" && isText:
+			fields[key] = r.annotation(key, text)
+			continue
+		case IsSelecting(name): // labels go into selectors and Nodes, where everybody sees them and a digest is not allowed
+			under = ""
+		case key == "value" && variable != "":
+			under = variable
+		case key == "value":
+			under = name
+		case key == "key" && pointsAt(fields):
+			under = ""
+		}
+		fields[key] = r.walk(under, item)
+	}
+}
+
+// IsSelecting tells the names of maps whose keys are labels.
+func IsSelecting(name string) bool {
+	return slices.Contains([]string{"labels", "matchLabels", "nodeSelector", "selector"}, name)
+}
+
+// pointsAt tells maps whose key is that of something else, such as a reference to a Secret or a toleration.
+func pointsAt(fields map[string]any) bool {
+	return slices.ContainsFunc([]string{"name", "operator", "effect", "path"}, func(name string) bool { return fields[name] != nil })
+}
+
+// items redacts what a list holds. Texts in lists are arguments and commands as a rule.
+func (r *redactor) items(name string, items []any) {
+	before := ""
+	for i, item := range items {
+		text, isText := item.(string)
+		switch {
+		case isText && IsSecret(name, text):
+			items[i] = r.digester.Sum([]byte(text))
+		case isText:
+			items[i] = r.argument(before, text)
+		default:
+			items[i] = r.walk(name, item)
+		}
+		before = text
+	}
+}
+
+// annotation redacts the value of an annotation: a text, or an object in JSON.
+func (r *redactor) annotation(name, text string) string {
+	switch {
+	case IsSecret(name, text):
+		return r.digester.Sum([]byte(text))
+	case name == corev1.LastAppliedConfigAnnotation:
+		return r.applied(text)
+	case isJSONObject(text):
+		return r.applied(text)
+	}
+	return r.settings(r.text(text))
+}
+
+func isJSONObject(text string) bool {
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return false
+	}
+	_, err := decodeJSONObject(text)
+	return err == nil
 }
 
 // userData redacts a node's boot data. A document without secrets is returned as it is, byte for byte; one that cannot be read

@@ -492,7 +492,7 @@ func redactStorageConfig(raw map[string]any, opts StorageConfigOptions, digester
 
 // record redacts one entry of a StorageConfig; values are JSON in practice.
 func (r *redactor) record(key, text string) string {
-	if r.credentialName.MatchString(path.Base(key)) {
+	if IsSecret(key, text) {
 		return r.digester.Sum([]byte(text))
 	}
 	value, err := decodeJSON(text)
@@ -500,36 +500,11 @@ func (r *redactor) record(key, text string) string {
 		return r.settings(r.text(text))
 	}
 	before := mustJSON(value)
-	r.credentials(value)
+	value = r.walk("", value)
 	if after := mustJSON(value); !bytes.Equal(before, after) {
 		return string(after)
 	}
 	return r.text(text)
-}
-
-// credentials redacts the fields of a JSON document whose names say that they are secret.
-func (r *redactor) credentials(value any) {
-	switch v := value.(type) {
-	case map[string]any:
-		for key, item := range v {
-			switch text, isText := item.(string); {
-			case isText && text != "" && r.credentialName.MatchString(key):
-				v[key] = r.digester.Sum([]byte(text))
-			case isText:
-				v[key] = r.text(text)
-			default:
-				r.credentials(item)
-			}
-		}
-	case []any:
-		for i, item := range v {
-			if text, isText := item.(string); isText {
-				v[i] = r.text(text)
-				continue
-			}
-			r.credentials(item)
-		}
-	}
 }
 
 // slim takes out what no reader of a snapshot needs: the schemas of custom resource definitions.
