@@ -21,6 +21,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 // TestNoSecretIsEverPrinted runs every command in every format over fixtures full of secrets, with the CA's key given, and looks for
@@ -92,6 +93,104 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 			}))
 		})
 	}
+}
+
+// TestWhatASnapshotHidesIsHiddenEverywhere plants secrets where only a name or a form gives them away, in fields that are known,
+// unknown, dropped and carried over, and looks for them in everything that is written.
+func TestWhatASnapshotHidesIsHiddenEverywhere(t *testing.T) {
+	t.Parallel()
+	dir := plantedInFields(t)
+	work := t.TempDir()
+	do := func(args ...string) ran {
+		t.Helper()
+		got := run(t, append(args, "--log-file", filepath.Join(work, "log"), "-v", "9")...)
+		require.NotEqual(t, CodeUsage, got.code, got.stderr)
+		assert.NotRegexp(t, "PLANT[A-Z]*[0-9]+", got.stdout+got.stderr, "%s", args)
+		return got
+	}
+	decisions := filepath.Join(work, "decisions.yaml")
+	require.NoError(t, os.WriteFile(decisions, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Decisions\ndecisions:\n  spec.cluster.registryPassword: drop\n  CertConfig/api:spec.cert.password: drop\n"), 0o600))
+	saved := filepath.Join(work, "plan.json")
+	for _, format := range formatsOf("Plan") {
+		do("plan", "al9qy", "--from", dir, "--full", "--out", saved, "-o", format)
+		do("show", saved, "--full", "-o", format)
+		do("plan", "al9qy", "--from", dir, "--decisions", decisions, "--against", saved, "--full", "-o", format)
+	}
+	for _, format := range formatsOf("Inventory") {
+		do("inventory", "--from", dir, "--full", "-o", format)
+	}
+	for _, format := range formatsOf("CheckReport") {
+		do("check", "--from", dir, "--full", "-o", format)
+	}
+	do("explain", "spec.cluster.etcd.prefix", "--from", dir)
+
+	snapshot := filepath.Join(work, "snapshot")
+	require.Equal(t, CodeOK, do("snapshot", "--from", dir, "--out", snapshot).code)
+	fields := func(args ...string) map[string]string {
+		t.Helper()
+		var document plan.Plan
+		require.NoError(t, json.Unmarshal([]byte(do(append([]string{"plan", "al9qy", "-o", "json"}, args...)...).stdout), &document))
+		values := map[string]string{}
+		for _, field := range document.Fields {
+			values[field.Source+" "+field.Path] = field.Value + " " + string(field.Disposition)
+		}
+		return values
+	}
+	open, redacted, decided := fields("--from", dir), fields("--from", snapshot), fields("--from", dir, "--decisions", decisions)
+	const password, certificate, proxy = "KVMConfig/default/al9qy spec.cluster.registryPassword", "CertConfig/default/al9qy-api spec.cert.password", "Deployment/al9qy/worker-k3m9a env[HTTP_PROXY]"
+	assert.Regexp(t, "^hmac-sha256:[0-9a-f]{32} decide$", open[password])
+	assert.Regexp(t, "^hmac-sha256:[0-9a-f]{32} dropped$", decided[password], "a decision is about the field, whatever is shown of it")
+	assert.Regexp(t, "^hmac-sha256:[0-9a-f]{32} dropped$", decided[certificate])
+	assert.Regexp(t, "^http://user:hmac-sha256:[0-9a-f]{32}@proxy:3128 decide$", open[proxy], "the rest of the address is no secret")
+	shape := regexp.MustCompile(`(hmac-sha256:)[0-9a-f]+|\([0-9]+ bytes, sha256 [0-9a-f]+\)`)
+	for field, value := range open {
+		if strings.Contains(field, " data.") || strings.Contains(field, " file:") {
+			continue // a redacted snapshot has no key to make digests anew, and some files as a digest only
+		}
+		assert.Equal(t, shape.ReplaceAllString(value, "$1"), shape.ReplaceAllString(redacted[field], "$1"), "%s is shown the same from a redacted snapshot", field)
+	}
+	assert.NoError(t, filepath.WalkDir(work, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		assert.NotRegexp(t, "PLANT[A-Z]*[0-9]+", string(data), strings.TrimPrefix(path, work+"/"))
+		return err
+	}))
+}
+
+// plantedInFields copies a fixture and puts secrets into the fields of its objects.
+func plantedInFields(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "planted")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join(fixture(t, "al9qy"), "input"))))
+	for file, lines := range map[string][][2]string{
+		"kvmconfig.yaml": {
+			{"metadata:\n", "metadata:\n  annotations:\n    vault-token: PLANTA01\n    acme/db-password: PLANTA02\n" +
+				`    acme/config: '{"url": "https://x.example.test", "nested": [{"apiKey": "PLANTA03"}]}'` + "\n" +
+				`    kubectl.kubernetes.io/last-applied-configuration: '{"apiVersion":"provider.giantswarm.io/v1alpha1","kind":"KVMConfig","spec":{"cluster":{"token":"PLANTA04"}}}'` + "\n"},
+			{"spec:\n  cluster:\n", "spec:\n  cluster:\n    registryPassword: PLANTA05\n    pin: {password: 2718281}\n    tokens: [PLANTA06, PLANTA07]\n    sshPrivateKey: PLANTA08\n" +
+				"    mirror: https://user:PLANTA09@mirror.example.test/?token=PLANTA10\n    settings:\n    - {name: DB_PASS, value: PLANTA11}\n    credentials: {value: PLANTA12}\n"},
+		},
+		"certconfigs.yaml": {{"  cert:\n", "  cert:\n    password: PLANTA13\n"}},
+		"deployments.yaml": {
+			{"        - name: CORES\n", "        - name: REGISTRY_PASSWORD\n          value: PLANTA17\n        - name: HTTP_PROXY\n          value: http://user:PLANTA18@proxy:3128\n        - name: CORES\n"},
+			{"        - update\n", "        - update\n        - --token=PLANTA19\n        - --etcd-password=PLANTA20 with a blank\n        - --secret\n        - PLANTA21\n        - https://PLANTATOKEN22@git.example.test/x?api_key=PLANTA23\n"},
+			{"  annotations:\n    deployment", "  annotations:\n    vault-token: PLANTA24\n    deployment"},
+		},
+		"pods.yaml": {{"    endpoint.kvm.giantswarm.io/drained", "    vault-token: PLANTA25\n    endpoint.kvm.giantswarm.io/drained"}},
+	} {
+		name := filepath.Join(dir, file)
+		data, err := os.ReadFile(name)
+		require.NoError(t, err)
+		text := string(data)
+		for _, line := range lines {
+			require.Contains(t, text, line[0], file)
+			text = strings.ReplaceAll(text, line[0], line[1])
+		}
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	return dir
 }
 
 // searcher returns a function that finds any of many texts in one pass: a table by their first bytes.

@@ -63,11 +63,13 @@ func Build(ctx context.Context, in Input) (*Plan, error) {
 	if in.Comparer == nil {
 		in.Comparer = Offline(nil)
 	}
-	b := &builder{in: in, digest: in.Cluster.Digester()}
+	digest := in.Cluster.Digester()
+	b := &builder{in: in, digest: digest, redaction: legacy.NewRedaction(digest)}
 	p := &Plan{APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindPlan}
 	p.Cluster = b.describe()
-	p.Fields = b.fields()
-	p.Basis = b.basis(p.Fields)
+	values := b.values()
+	p.Fields = b.fields(values)
+	p.Basis = b.basis(values)
 
 	comparison, err := in.Comparer.Compare(ctx, in.Result.Objects)
 	if err != nil {
@@ -98,6 +100,8 @@ func Build(ctx context.Context, in Input) (*Plan, error) {
 type builder struct {
 	in     Input
 	digest *legacy.Digester
+	// redaction takes out of values what nobody has marked as secret.
+	redaction *legacy.Redaction
 }
 
 func (b *builder) describe() Cluster {
@@ -120,25 +124,33 @@ func (b *builder) describe() Cluster {
 // maxValue is how much of a value the document shows; files are longer, and are named by length and digest.
 const maxValue = 200
 
-// shown is how a value appears: digests for secrets, and for long texts their length and the beginning of their SHA-256.
-func (b *builder) shown(value any, secret bool) any {
+// hidden is a value without what is secret in it: a digest of all of it, or of the parts that their form or their names give away.
+func (b *builder) hidden(name string, value any, secret bool) any {
 	text, isText := value.(string)
 	switch {
 	case secret && isText && text == "":
 		return ""
-	case secret && isText:
+	case isText && (secret || isLong(text) && legacy.LooksSecret([]byte(text))):
 		return b.digest.Sum([]byte(text))
-	case secret:
+	case isText:
+		return b.redaction.Text(name, text)
+	case secret || legacy.IsSecret(name, value):
 		return b.digest.Sum(fmt.Append(nil, value))
-	case isText && len(text) > maxValue || isText && strings.Contains(text, "\n"):
-		if legacy.LooksSecret([]byte(text)) {
-			return b.digest.Sum([]byte(text))
-		}
-		sum := sha256.Sum256([]byte(text))
-		return fmt.Sprintf("%s (%d bytes, sha256 %s)", firstLine(text), len(text), hex.EncodeToString(sum[:6]))
 	}
 	return value
 }
+
+// shown is how a value appears once nothing in it is secret: of a long text its beginning, its length and the beginning of its SHA-256.
+func shown(value any) any {
+	text, isText := value.(string)
+	if !isText || !isLong(text) {
+		return value
+	}
+	sum := sha256.Sum256([]byte(text))
+	return fmt.Sprintf("%s (%d bytes, sha256 %s)", firstLine(text), len(text), hex.EncodeToString(sum[:6]))
+}
+
+func isLong(text string) bool { return len(text) > maxValue || strings.Contains(text, "\n") }
 
 // firstLine is the first line that says something, cut to a readable length at a rune's boundary.
 func firstLine(text string) string {
@@ -158,20 +170,31 @@ func firstLine(text string) string {
 	return "…"
 }
 
-func (b *builder) fields() []Field {
+// values are those of the legacy fields, without secrets. The translation has marked what the fields' names give away.
+func (b *builder) values() []any {
+	out := make([]any, 0, len(b.in.Result.Fields))
+	for i := range b.in.Result.Fields {
+		f := &b.in.Result.Fields[i]
+		out = append(out, b.hidden("", f.Value, f.Secret))
+	}
+	return out
+}
+
+func (b *builder) fields(values []any) []Field {
 	out := make([]Field, 0, len(b.in.Result.Fields))
 	for i := range b.in.Result.Fields {
 		f := &b.in.Result.Fields[i]
 		out = append(out, Field{
-			Source: f.Source, Path: f.Path, Value: translate.Text(b.shown(f.Value, f.Secret)),
+			Source: f.Source, Path: f.Path, Value: translate.Text(shown(values[i])),
 			Disposition: Disposition(f.Disposition), Targets: f.Targets, Reason: f.Reason, Rule: f.Rule,
 		})
 	}
 	return out
 }
 
-// basis lists the objects the plan rests on, each with a digest over the fields that were used.
-func (b *builder) basis(fields []Field) Basis {
+// basis lists the objects the plan rests on, each with a digest over the fields that were used. What a
+// plain digest is made of could be guessed, so secrets are no part of it; their own digests are.
+func (b *builder) basis(values []any) Basis {
 	out := Basis{Source: b.in.Source, Redacted: b.in.Cluster.Redacted}
 	refs := map[string]legacy.Ref{}
 	for _, ref := range b.in.Cluster.Refs() {
@@ -179,19 +202,15 @@ func (b *builder) basis(fields []Field) Basis {
 	}
 	bySource := map[string][]byte{}
 	var order []string
-	for i, f := range fields {
-		if f.Disposition == Dropped {
+	for i, value := range values {
+		f := &b.in.Result.Fields[i]
+		if f.Disposition == translate.Dropped {
 			continue
 		}
 		if _, seen := bySource[f.Source]; !seen {
 			order = append(order, f.Source)
 		}
-		original := &b.in.Result.Fields[i]
-		value := translate.Text(original.Value)
-		if original.Secret {
-			value = f.Value
-		}
-		bySource[f.Source] = append(bySource[f.Source], (f.Path + "\x00" + value + "\x00")...)
+		bySource[f.Source] = append(bySource[f.Source], (f.Path + "\x00" + translate.Text(value) + "\x00")...)
 	}
 	for _, source := range order {
 		sum := sha256.Sum256(bySource[source])
@@ -268,8 +287,12 @@ func (b *builder) created(o *translate.Object) []FieldChange {
 
 func (b *builder) field(o *translate.Object, value *translate.Value, diff Diff) FieldChange {
 	f := FieldChange{Path: diff.Path}
-	secret := o.Secret && strings.HasPrefix(diff.Path, "data")
-	f.Before, f.After = b.objectValue(diff.Before, secret), b.objectValue(diff.After, secret)
+	if o.Secret && strings.HasPrefix(diff.Path, "data") {
+		f.Before, f.After = b.datum(diff.Before), b.datum(diff.After)
+	} else {
+		name := translate.FieldName(diff.Path, o.Text)
+		f.Before, f.After = shown(b.hidden(name, diff.Before, false)), shown(b.hidden(name, diff.After, false))
+	}
 	if value != nil {
 		f.From, f.Rule = value.From, value.Rule
 		if value.Generated {
@@ -279,11 +302,10 @@ func (b *builder) field(o *translate.Object, value *translate.Value, diff Diff) 
 	return f
 }
 
-// objectValue shows a value of an object. Secret data are base64; the digest is over what they stand for, so that it equals the
-// digest of the legacy value.
-func (b *builder) objectValue(value any, secret bool) any {
-	text, isText := value.(string)
-	if secret && isText {
+// datum shows a value of a Secret. They are base64; the digest is over what they stand for, so that it equals the digest of the
+// legacy value.
+func (b *builder) datum(value any) any {
+	if text, isText := value.(string); isText {
 		if raw, err := base64.StdEncoding.DecodeString(text); err == nil {
 			if isPublic(raw) {
 				sum := sha256.Sum256(raw)
@@ -295,7 +317,7 @@ func (b *builder) objectValue(value any, secret bool) any {
 	if value == nil {
 		return nil
 	}
-	return b.shown(value, secret)
+	return shown(b.hidden("", value, true))
 }
 
 // isPublic tells whether a Secret's value is none: certificates and public keys. Their plain digests are the same in a plan from a

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
 // leaf is one value of the legacy input.
@@ -185,3 +187,52 @@ func Text(value any) string { return plain(value) }
 
 // Child appends a map key to a path in the notation of Value.Path.
 func Child(path, name string) string { return child(path, name) }
+
+// FieldName returns the name that says what stands at a path: of a field, an annotation, a variable or a flag. Items of lists go by
+// the name of the list, and values that are paired with a name by that name, for which sibling is asked. Labels have none: they are
+// public, whatever they are called.
+func FieldName(path string, sibling func(path string) string) string {
+	file, setting, inFile := strings.Cut(path, "#")
+	if !inFile && (strings.HasPrefix(file, "file:") || strings.HasPrefix(file, "unit:") || strings.HasPrefix(file, "directory:")) {
+		return ""
+	}
+	if inFile && strings.Contains(setting, " ") {
+		return setting[strings.LastIndexByte(setting, ' ')+1:] // Environment NAME, flag --name
+	}
+	within := path
+	if inFile {
+		within = setting
+	}
+	parent, name := cutLast(within)
+	_, above := cutLast(parent)
+	switch {
+	case legacy.IsSelecting(above):
+		return ""
+	case name != "value":
+		return name
+	}
+	if paired := sibling(strings.TrimSuffix(path, "value") + "name"); paired != "" {
+		return paired
+	}
+	return above
+}
+
+// cutLast returns the last name of a path, without the list positions behind it, and what comes before.
+func cutLast(path string) (parent, name string) {
+	for strings.HasSuffix(path, "]") {
+		open := strings.LastIndexByte(path, '[')
+		if open < 0 {
+			return "", path
+		}
+		name = path[open+1 : len(path)-1]
+		path = path[:open]
+		if strings.Trim(name, "0123456789") != "" {
+			return path, name
+		}
+	}
+	i := strings.LastIndexByte(path, '.')
+	if bracket := strings.LastIndexByte(path, ']'); bracket > i {
+		i = bracket
+	}
+	return strings.TrimSuffix(path[:i+1], "."), path[i+1:]
+}

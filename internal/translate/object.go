@@ -56,6 +56,16 @@ func (o *Object) Ref() string {
 	return o.GetKind() + "/" + o.GetNamespace() + "/" + o.GetName()
 }
 
+// Text returns the text that is set at a path, empty where there is none.
+func (o *Object) Text(path string) string {
+	for i := range o.Values {
+		if o.Values[i].Path == path {
+			return plain(o.Values[i].After)
+		}
+	}
+	return ""
+}
+
 // newObject makes an object without values.
 func (t *translation) newObject(apiVersion, kind, namespace, name, phase string) *Object {
 	metadata := map[string]any{"name": name}

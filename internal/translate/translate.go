@@ -458,12 +458,18 @@ func (t *translation) account(rowsOf []*row) {
 	t.result.Fields = make([]Field, len(t.reader.leaves))
 	for i, l := range t.reader.leaves {
 		f := &t.result.Fields[i]
-		*f = Field{Source: l.ref, Key: l.key(), Path: l.path, Value: l.value, Secret: l.secret, Targets: l.targets, Rule: l.rule}
+		*f = Field{Source: l.ref, Key: l.key(), Path: l.path, Value: l.value, Secret: l.secret || t.namedSecret(l), Targets: l.targets, Rule: l.rule}
 		f.Disposition, f.Reason = t.dispose(l, rowsOf[i])
 		if l.refused != "" {
 			f.Targets = nil
 		}
 	}
+}
+
+// namedSecret tells from a leaf's name that its value is secret. Nobody knows what is in a field that has no row.
+func (t *translation) namedSecret(l *leaf) bool {
+	name := FieldName(l.path, func(path string) string { return text(t.reader.index[strings.TrimSuffix(l.id, l.path)+path]) })
+	return legacy.IsSecret(name, l.value)
 }
 
 // dispose says what became of a leaf whose row is r, and why if it arrived nowhere.

@@ -604,3 +604,48 @@ func TestABrokenClusterHasNoReplacements(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, replacements)
 }
+
+func TestTheNameOfAFieldIsFoundInItsPath(t *testing.T) {
+	t.Parallel()
+	names := map[string]string{"spec.settings[2].name": "DB_PASS", "file:/a.yaml#args[0].name": "token"}
+	for path, want := range map[string]string{
+		"spec.cluster.registryPassword":                 "registryPassword",
+		"spec.cluster.tokens[1]":                        "tokens",
+		"spec.cluster.lists[0][12]":                     "lists",
+		"metadata.annotations[acme/db-password]":        "acme/db-password",
+		"metadata.annotations.vault-token":              "vault-token",
+		"metadata.labels[example.test/token]":           "",
+		"spec.guest.workers[0].labels.token":            "",
+		"env[HTTP_PROXY]":                               "HTTP_PROXY",
+		"[/cluster/al9qy/token]":                        "/cluster/al9qy/token",
+		"spec.settings[2].value":                        "DB_PASS",
+		"spec.credentials.value":                        "credentials",
+		"file:/etc/secret.yaml":                         "",
+		"unit:token.service":                            "",
+		"file:/a.yaml#auths[https://x.test/v1/].auth":   "auth",
+		"file:/a.yaml#args[0].value":                    "token",
+		"file:/a.yaml#flag --etcd-password":             "--etcd-password",
+		"unit:a.service/b.conf#Environment HTTPS_PROXY": "HTTPS_PROXY",
+		"": "",
+	} {
+		assert.Equal(t, want, FieldName(path, func(path string) string { return names[path] }), path)
+	}
+}
+
+func TestFieldsAreSecretByTheirNames(t *testing.T) {
+	t.Parallel()
+	cluster := load(t, "al9qy")
+	spec := cluster.Config.Raw["spec"].(map[string]any)["cluster"].(map[string]any)
+	spec["registryPassword"], spec["pair"], spec["mirror"] = "hunter2", map[string]any{"name": "API_KEY", "value": "hunter2"}, "https://mirror.example.test"
+	result := New().Translate(cluster, Options{Answers: map[string]finding.Answer{"spec.cluster.registryPassword": {Value: "drop"}}})
+	fields := map[string]Field{}
+	for _, f := range result.Fields {
+		fields[f.Key] = f
+	}
+	assert.True(t, fields["spec.cluster.registryPassword"].Secret)
+	assert.Equal(t, Dropped, fields["spec.cluster.registryPassword"].Disposition, "an answer is taken as of any other field")
+	assert.True(t, fields["spec.cluster.pair.value"].Secret)
+	assert.False(t, fields["spec.cluster.pair.name"].Secret)
+	assert.False(t, fields["spec.cluster.mirror"].Secret)
+	assert.False(t, fields["spec.cluster.kubernetes.ssh.userList[0].publicKey"].Secret)
+}
