@@ -353,3 +353,35 @@ func TestAFieldThatOnlyAFindingKnowsIsExplained(t *testing.T) {
 	assert.Equal(t, CodeError, got.code)
 	assert.Contains(t, got.stderr, "there is no such id or field")
 }
+
+func TestVersionShowsNoCredentialsOfAddressesAndSettings(t *testing.T) {
+	t.Parallel()
+	config := filepath.Join(t.TempDir(), "migrate.yaml")
+	require.NoError(t, os.WriteFile(config, []byte(`apiVersion: migration.giantswarm.io/v1alpha1
+kind: ClientConfig
+defaults:
+  set: [spec.surge=1, "spec.hook.password=PLANTED01"]
+  server: https://mc.example.test
+`), 0o600))
+	for name, environ := range map[string][]string{
+		"variables": {
+			"MIGRATE_SERVER=https://admin:PLANTED02@mc.example.test:6443", "MIGRATE_SET=spec.surge=1\nspec.hook.token=PLANTED03,PLANTED04",
+			"MIGRATE_PROBE=shop=https://u:PLANTED05@shop.example.test/?token=PLANTED06&page=2\nother=https://PLANTED07@other.example.test/?a=b&api_key=PLANTED08",
+		},
+		"configuration": {"MIGRATE_CONFIG=" + config},
+	} {
+		for _, format := range plainFormats() {
+			got := runApp(t, App{Environ: environ}, "version", "-o", format)
+			require.Equal(t, CodeOK, got.code, got.stderr)
+			assert.NotContains(t, got.stdout+got.stderr, "PLANTED", name+" as "+format)
+			assert.Contains(t, got.stdout, "spec.surge=1", name+" as "+format)
+			assert.Contains(t, got.stdout, "mc.example.test", name+" as "+format)
+			if name == "variables" {
+				assert.Contains(t, got.stdout, "page=2", "what is no secret stays")
+			}
+		}
+	}
+	flags := runApp(t, App{}, "version", "-o", "json", "--server", "https://admin:PLANTED09@mc.example.test")
+	assert.NotContains(t, flags.stdout+flags.stderr, "PLANTED")
+	assert.Contains(t, flags.stdout, "mc.example.test")
+}

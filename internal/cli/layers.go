@@ -3,12 +3,16 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
 // envPrefix begins the name of every environment variable that stands for a flag.
@@ -131,12 +135,39 @@ func secretVariables() []string {
 	return names
 }
 
-// shown is how a flag's value is repeated.
+// shown is how a flag's value is repeated: without the credentials that addresses hold, and without settings whose names say that
+// they are secret, such as those of --set.
 func shown(name, value string) string {
 	if isSecretFlag(name) && value != "" {
 		return redaction
 	}
-	return value
+	lines := strings.Split(value, "\n")
+	for i, line := range lines {
+		if setting, said, found := strings.Cut(line, "="); found && legacy.IsSecret(setting, said) {
+			lines[i] = setting + "=" + redaction
+			continue
+		}
+		lines[i] = withoutCredentials(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// withoutCredentials takes users and passwords, and parameters whose names say that they are secret, out of the addresses in a text.
+// The text is no address alone: a probe has a name in front, and lists are joined by commas. That is why no URL is parsed here.
+func withoutCredentials(text string) string {
+	if !strings.Contains(text, "://") {
+		return text
+	}
+	text = regexp.MustCompile(`://[^/\s]*@`).ReplaceAllLiteralString(text, "://"+redaction+"@")
+	parameter := regexp.MustCompile(`([?&;])([^=?&;#\s]+)=([^&;#\s]*)`)
+	return parameter.ReplaceAllStringFunc(text, func(found string) string {
+		parts := parameter.FindStringSubmatch(found)
+		name, err := url.QueryUnescape(parts[2])
+		if err != nil || legacy.IsSecret(name, parts[3]) {
+			return parts[1] + parts[2] + "=" + redaction
+		}
+		return found
+	})
 }
 
 // strayVariables returns a sentence for every MIGRATE_ variable that stands for nothing.

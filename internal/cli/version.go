@@ -82,20 +82,7 @@ func settings(running *cobra.Command, env map[string]string, config map[string][
 			if _, known := seen[flag.Name]; known || flag.Hidden || flag.Name == "help" || !hasDefaults(flag) {
 				return
 			}
-			setting := Setting{Name: flag.Name, Value: flag.Value.String(), Source: fromBuiltIn}
-			variable, values := env[envName(flag.Name)], config[flag.Name]
-			switch {
-			case variable != "":
-				setting.Value, setting.Source = variable, fromEnv
-			case len(values) > 0:
-				setting.Value, setting.Source = strings.Join(values, ","), fromConfig
-			case flag.Changed:
-				setting.Source = fromFlag
-			}
-			if flag.Changed && flag.Value.String() != setting.Value {
-				setting.Value, setting.Source = flag.Value.String(), fromFlag
-			}
-			setting.Value = shown(flag.Name, setting.Value)
+			setting := inForce(flag, env[envName(flag.Name)], config[flag.Name])
 			seen[flag.Name] = setting
 		}
 		cmd.Flags().VisitAll(collect)
@@ -107,6 +94,43 @@ func settings(running *cobra.Command, env map[string]string, config map[string][
 	}
 	slices.SortFunc(all, func(a, b Setting) int { return strings.Compare(a.Name, b.Name) })
 	return all
+}
+
+// inForce is what a flag would be set to now, and by what, when a variable and the configuration file say this of it.
+func inForce(flag *pflag.Flag, variable string, values []string) Setting {
+	own := flag.Value.String()
+	setting := Setting{Name: flag.Name, Value: own, Source: fromBuiltIn}
+	switch {
+	case variable != "":
+		setting.Value, setting.Source = variable, fromEnv
+	case len(values) > 0:
+		setting.Value, setting.Source = strings.Join(values, ","), fromConfig
+	case flag.Changed:
+		setting.Source = fromFlag
+	}
+	if flag.Changed && own != setting.Value {
+		setting.Value, setting.Source = own, fromFlag
+	}
+	// What is secret in an item of a list is only seen before they are joined.
+	list, isList := flag.Value.(pflag.SliceValue)
+	switch {
+	case isList && setting.Value == own && len(list.GetSlice()) > 0:
+		setting.Value = "[" + shownAll(flag.Name, list.GetSlice()) + "]"
+	case setting.Source == fromConfig:
+		setting.Value = shownAll(flag.Name, values)
+	default:
+		setting.Value = shown(flag.Name, setting.Value)
+	}
+	return setting
+}
+
+// shownAll is how the values of a list are repeated.
+func shownAll(name string, values []string) string {
+	all := make([]string, 0, len(values))
+	for _, value := range values {
+		all = append(all, shown(name, value))
+	}
+	return strings.Join(all, ",")
 }
 
 // plainFormats are those of small documents.
