@@ -385,3 +385,18 @@ defaults:
 	assert.NotContains(t, flags.stdout+flags.stderr, "PLANTED")
 	assert.Contains(t, flags.stdout, "mc.example.test")
 }
+
+func TestASnapshotOfDigestsCannotIncludeSecrets(t *testing.T) {
+	t.Parallel()
+	redacted := filepath.Join(t.TempDir(), "redacted")
+	require.Equal(t, CodeOK, run(t, "snapshot", "--from", fixture(t, "al9qy"), "--out", redacted).code)
+	for _, target := range []string{filepath.Join(t.TempDir(), "again"), filepath.Join(t.TempDir(), "again.tar.gz"), "-"} {
+		got := run(t, "snapshot", "--from", redacted, "--include-secrets", "--out", target)
+		assert.Equal(t, CodeUsage, got.code)
+		assert.Contains(t, got.stderr, "it has only digests of the secret values")
+		assert.Empty(t, got.stdout)
+		assert.NoFileExists(t, target)
+		assert.NoDirExists(t, target)
+	}
+	assert.Equal(t, CodeOK, run(t, "snapshot", "--from", redacted, "--out", filepath.Join(t.TempDir(), "copy")).code)
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -92,10 +93,10 @@ func (s *session) snapshot(ctx context.Context, o snapshotOptions, clusters []st
 func (s *session) save(ctx context.Context, p *place, o snapshotOptions, outs []output, clusters, ids []string) error {
 	opts := legacy.SnapshotOptions{IncludeSecrets: o.includeSecrets, ToolVersion: s.app.Version.Version}
 	if o.target == "-" {
-		return legacy.WriteSnapshotArchive(ctx, p.Source, clusters, s.out, opts)
+		return digestsOnly(legacy.WriteSnapshotArchive(ctx, p.Source, clusters, s.out, opts), p)
 	}
 	if err := legacy.WriteSnapshot(ctx, p.Source, clusters, o.target, opts); err != nil {
-		return err
+		return digestsOnly(err, p)
 	}
 	document := snapshotDocument{Path: o.target, Source: p.Describe(), Clusters: ids, IncludesSecrets: o.includeSecrets}
 	return s.printStructured(ctx, outs, document, func(w io.Writer) {
@@ -105,6 +106,17 @@ func (s *session) save(ctx context.Context, p *place, o snapshotOptions, outs []
 		}
 		_, _ = fmt.Fprintf(w, "%s: %s from %s, %s\n", document.Path, count(len(document.Clusters), "cluster", "clusters"), document.Source, values)
 	})
+}
+
+// digestsOnly makes it a matter of usage that secret values are wanted of a source that has none.
+func digestsOnly(err error, p *place) error {
+	if !errors.Is(err, legacy.ErrDigestsOnly) {
+		return err
+	}
+	return &UsageError{
+		Message: "--include-secrets cannot be had of " + p.Describe() + ": it has only digests of the secret values",
+		Hint:    "read the management cluster itself, or leave --include-secrets out", Err: err,
+	}
 }
 
 // checkTarget looks whether the snapshot, and what is said about it, can go where they are to go, before anything is read.

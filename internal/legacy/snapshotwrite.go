@@ -58,6 +58,9 @@ type snapshotMarker struct {
 // ErrTargetInUse tells that the target of a snapshot holds something else.
 var ErrTargetInUse = errors.New("the target exists and is no snapshot")
 
+// ErrDigestsOnly tells that secret values cannot be written in clear: the source is a redacted snapshot, which has only their digests.
+var ErrDigestsOnly = errors.New("the source has only digests of its secret values")
+
 // WriteSnapshot writes clusters to a directory, or to an archive when the target's name ends in .tar.gz or .tgz. Without ids it
 // writes all clusters of the source. The steps: refuse a target that holds something else, write everything beside it under a
 // temporary name, wait until it is on the disk, put it in place by renaming. Two snapshots of the same objects are equal byte for byte.
@@ -307,6 +310,9 @@ func writeSnapshot(ctx context.Context, source Source, ids []string, opts Snapsh
 		ids = all
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	if redacted := redactedOf(source, ids); opts.IncludeSecrets && len(redacted) > 0 {
+		return fmt.Errorf("cluster %s: %w", printable(redacted[0]), ErrDigestsOnly)
+	}
 	chosen := ids
 	if slices.Equal(ids, all) {
 		chosen = nil
@@ -337,13 +343,18 @@ type snapshotWriter struct {
 	digesters map[string]*Digester
 }
 
-// marker says what the snapshot is. It is redacted, too, when a snapshot is written from a redacted one.
-func (w *snapshotWriter) marker(ids []string) error {
-	redacted := !w.opts.IncludeSecrets
-	if s, ok := w.source.(*snapshot); ok {
-		redacted = redacted || slices.ContainsFunc(ids, s.isRedacted)
+// redactedOf lists the clusters of whose secret values the source has only digests.
+func redactedOf(source Source, ids []string) []string {
+	s, ok := source.(*snapshot)
+	if !ok {
+		return nil
 	}
-	marker, err := json.MarshalIndent(snapshotMarker{SnapshotAPIVersion, SnapshotKind, w.opts.ToolVersion, redacted, append([]string{}, ids...)}, "", "  ")
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !s.isRedacted(id) })
+}
+
+// marker says what the snapshot is.
+func (w *snapshotWriter) marker(ids []string) error {
+	marker, err := json.MarshalIndent(snapshotMarker{SnapshotAPIVersion, SnapshotKind, w.opts.ToolVersion, !w.opts.IncludeSecrets, append([]string{}, ids...)}, "", "  ")
 	if err != nil {
 		return err
 	}
