@@ -640,11 +640,11 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 // TestAPlanSaysWhereItIsSaved, and what is passed on does not tell in which folder.
 func TestAPlanSaysWhereItIsSaved(t *testing.T) {
 	t.Parallel()
-	outs := []output{{"text", ""}, {"markdown", "ticket.md"}, {"yaml", "plans/x.yaml"}, {"json", "plans/x.plan"}}
+	outs := []output{{format: "text"}, {format: "markdown", file: "ticket.md"}, {format: "yaml", file: "plans/x.yaml"}, {format: "json", file: "plans/x.plan"}}
 	assert.Equal(t, "plans/x.plan", savedIn(outs))
 	assert.Equal(t, "plans/x.yaml", savedIn(outs[:3]))
 	assert.Empty(t, savedIn(outs[:2]))
-	assert.Empty(t, savedIn([]output{{"json", ""}}))
+	assert.Empty(t, savedIn([]output{{format: "json", file: ""}}))
 	assert.Equal(t, "plans/x.plan", kept(report.Options{}, "plans/x.plan", outs[0]).Saved)
 	assert.Equal(t, "x.plan", kept(report.Options{}, "plans/x.plan", outs[1]).Saved)
 	assert.Empty(t, kept(report.Options{}, "", outs[1]).Saved)
