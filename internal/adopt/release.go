@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -39,7 +38,7 @@ func (a *Adopter) orphanAll(ctx context.Context, kind schema.GroupVersionKind) e
 	}
 	originals := a.originals(kind)
 	for _, o := range originals {
-		if now := live[o.GetName()]; now != nil && now.GetUID() != o.GetUID() && !a.returned(now) {
+		if now := live[o.GetName()]; now != nil && now.GetUID() != o.GetUID() && !returned(now) {
 			return fmt.Errorf("%w: %s had uid %s and has %s; take back everything, then begin again: migrate rollback %s", ErrReplaced, kube.TargetOf(o), o.GetUID(), now.GetUID(), a.Picture.ID)
 		}
 	}
@@ -68,9 +67,9 @@ func (a *Adopter) originals(kind schema.GroupVersionKind) []*unstructured.Unstru
 	return slices.DeleteFunc(a.Record.Originals(kind.Kind), func(o *unstructured.Unstructured) bool { return !legacy.RunsVM(o) })
 }
 
-// returned tells of an object that a rollback of this migration made again.
-func (a *Adopter) returned(o *unstructured.Unstructured) bool {
-	return !o.GetCreationTimestamp().Time.Before(a.Record.MadeAt.Truncate(time.Second)) && slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == kube.FieldOwner })
+// returned tells of an object that is not the recorded one, but that a rollback made again. No time is asked: the record has it from another clock than the API server.
+func returned(o *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == kube.FieldOwner })
 }
 
 // VerifyReleased reports every adopted pod that is gone, being deleted, replaced, or in somebody's hands.
