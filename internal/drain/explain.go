@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
+	"k8s.io/kubectl/pkg/util/podutils"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -181,10 +182,8 @@ func refused(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) *Hold {
 
 // spare tells of a pod that is not ready and whose eviction costs nothing that the budget protects.
 func spare(pod *corev1.Pod, b *policyv1.PodDisruptionBudget) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return false
-		}
+	if podutils.IsPodReady(pod) {
+		return false
 	}
 	if policy := b.Spec.UnhealthyPodEvictionPolicy; policy != nil && *policy == policyv1.AlwaysAllow {
 		return true

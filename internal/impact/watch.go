@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubectl/pkg/util/podutils"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -138,12 +139,8 @@ func podOf(p *corev1.Pod) pod {
 	}
 	// Those of a DaemonSet and static pods go with their node, and nobody expects them elsewhere.
 	out.moves = owner.Kind != "DaemonSet" && owner.Kind != "Node"
-	for _, c := range p.Status.Conditions {
-		// From its deletion on, a pod gets no traffic any more.
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil {
-			out.ready = true
-		}
-	}
+	// From its deletion on, a pod gets no traffic any more.
+	out.ready = podutils.IsPodReady(p) && p.DeletionTimestamp == nil
 	return out
 }
 

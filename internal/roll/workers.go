@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubectl/pkg/util/podutils"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -286,7 +287,7 @@ func (c *Roller) missingDaemon(ctx context.Context, nodes []string, counts func(
 				continue
 			}
 			here[owner.UID]++
-			if !podReady(pod) {
+			if !podutils.IsPodReady(pod) {
 				unready[owner.UID] = fmt.Sprintf("pod %s/%s of DaemonSet %s on the new Node %s to be ready", pod.Namespace, pod.Name, owner.Name, node)
 			}
 		}
@@ -309,10 +310,4 @@ func (c *Roller) missingDaemon(ctx context.Context, nodes []string, counts func(
 // make the others'. What else runs on every Node may take its time, and be broken for long: nobody waits for that while etcd needs two members.
 func carriesServices(set *appsv1.DaemonSet) bool {
 	return set.Namespace == systemNamespace && set.Spec.Template.Spec.HostNetwork
-}
-
-func podReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

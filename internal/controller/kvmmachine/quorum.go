@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,7 +36,7 @@ func quorumNeeds(leaving *clusterv1.Machine, machines []clusterv1.Machine, pods 
 	stays := map[string]bool{}
 	for i := range pods {
 		_, evictable := pods[i].Labels[infrav1.EvictableLabel]
-		stays[pods[i].Labels[infrav1.MachineLabel]] = !evictable && pods[i].DeletionTimestamp == nil && podReady(&pods[i])
+		stays[pods[i].Labels[infrav1.MachineLabel]] = !evictable && pods[i].DeletionTimestamp == nil && podutils.IsPodReady(&pods[i])
 	}
 	others := 0
 	for i := range machines {
@@ -55,13 +56,4 @@ func quorumNeeds(leaving *clusterv1.Machine, machines []clusterv1.Machine, pods 
 		return fmt.Sprintf("etcd needs %d of the cluster's %d control plane machines, and without this one %d would be ready: it may go when the others are",
 			majority, members, others)
 	}
-}
-
-func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
