@@ -716,6 +716,14 @@ func Registry() []Check {
 			Fix:   "Record the label for the worker, or have it put on the new Node as soon as it is there: a Node is replaced under another name.",
 			run:   keepsWhatNodesHave,
 		},
+		{
+			ID: "CHK-NODE-014", Category: categoryNodes, Title: "every DaemonSet is ready on its nodes", Short: "broken DaemonSet", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "kubectl get daemonsets -A, then kubectl describe one of its pods",
+			Looks: "The pods of every DaemonSet, and whether they are ready.",
+			Why:   "A new node counts when the DaemonSets on it are ready. One that does not become ready there holds up every replacement until the patience of its step is over; one that is ready nowhere is told of and not waited for, unless it is what carries Services.",
+			Fix:   "Repair the DaemonSet, or take it off nodes that it cannot serve.",
+			run:   daemonsServe,
+		},
 
 		{
 			ID: "CHK-CAPI-001", Category: categoryTarget, Title: "Cluster API is installed", Short: "no Cluster API", Severity: Block, Needs: []Fact{Abilities}, Fixed: fixedTakeover, Beyond: true,

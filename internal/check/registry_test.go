@@ -114,6 +114,16 @@ func choosing(selector map[string]string, term *corev1.NodeSelectorTerm) func(*F
 	}
 }
 
+// daemonPod is the pod of a DaemonSet on a node.
+func daemonPod(node string, ready bool) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "logs-" + node, OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "logs", Controller: new(true)}}}}
+	pod.Spec.NodeName = node
+	if ready {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return pod
+}
+
 // label sets labels of a Node.
 func label(f *Facts, n int, labels map[string]string) { f.Cluster.Nodes[n].Node.Object.Labels = labels }
 
@@ -654,6 +664,17 @@ func examples() map[string]example {
 				{"a taint", func(f *Facts) {
 					f.Cluster.Nodes[1].Node.Object.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoExecute}}
 				}, Warn, "taint dedicated=db:NoExecute"},
+			},
+		},
+		"CHK-NODE-014": {
+			pass: func(f *Facts) {
+				f.Workloads.Daemons = daemonsOf([]corev1.Pod{daemonPod("a", true), daemonPod("b", true), {ObjectMeta: metav1.ObjectMeta{Name: "bare"}}})
+			},
+			fail: []broken{
+				{"on one node", func(f *Facts) {
+					f.Workloads.Daemons = daemonsOf([]corev1.Pod{daemonPod("b", false), daemonPod("a", true), daemonPod("", false)})
+				}, Warn, "DaemonSet shop/logs is ready on 1 of 3 nodes, not on b, no node yet"},
+				{"nowhere", func(f *Facts) { f.Workloads.Daemons = daemonsOf([]corev1.Pod{daemonPod("a", false)}) }, Warn, "DaemonSet shop/logs is ready nowhere (1 pod)"},
 			},
 		},
 

@@ -1,8 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubectl/pkg/util/podutils"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
@@ -27,13 +30,25 @@ type Workloads struct {
 	OnNodes []string
 	// Tied are the pods that choose their nodes by labels, sorted.
 	Tied []Tied
+	// Daemons are the DaemonSets with pods, sorted by namespace and name.
+	Daemons []Daemon
 	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
 	Volumes int
 }
 
+// Daemon is a DaemonSet, as its pods show it.
+type Daemon struct {
+	// Name is namespace/name.
+	Name string
+	// Pods is how many there are.
+	Pods int
+	// Unready are the nodes where its pod is not ready, sorted.
+	Unready []string
+}
+
 // makeWorkloads puts together what was read.
 func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, volumes []corev1.PersistentVolume, now time.Time) *Workloads {
-	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Tied: tiedPods(pods), Volumes: len(volumes)}
+	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Tied: tiedPods(pods), Daemons: daemonsOf(pods), Volumes: len(volumes)}
 	nodes := map[string]bool{}
 	for i := range w.Pods {
 		nodes[w.Pods[i].Node] = true
@@ -56,6 +71,32 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 	slices.Sort(w.ISCSI)
 	slices.Sort(w.OnNodes)
 	return w
+}
+
+// daemonsOf groups the pods of DaemonSets. Those that are being deleted are about to be made again.
+func daemonsOf(pods []corev1.Pod) []Daemon {
+	byName := map[string]*Daemon{}
+	for i := range pods {
+		pod := &pods[i]
+		owner := metav1.GetControllerOf(pod)
+		if owner == nil || owner.Kind != "DaemonSet" || pod.DeletionTimestamp != nil {
+			continue
+		}
+		name := pod.Namespace + "/" + owner.Name
+		if byName[name] == nil {
+			byName[name] = &Daemon{Name: name}
+		}
+		byName[name].Pods++
+		if !podutils.IsPodReady(pod) {
+			byName[name].Unready = append(byName[name].Unready, cmp.Or(pod.Spec.NodeName, "no node yet"))
+		}
+	}
+	out := make([]Daemon, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		slices.Sort(byName[name].Unready)
+		out = append(out, *byName[name])
+	}
+	return out
 }
 
 // onNode says where on a node the files of a claimed volume are; empty for one that a pod finds again on another node, and for one that nobody claims.
@@ -237,6 +278,25 @@ func endsInTime(v *view) verdict {
 		return failed(items, "%s while terminating", plural(len(items), "pod hangs", "pods hang"))
 	}
 	return held("no pod terminates for longer than its grace period")
+}
+
+// daemonsServe looks for DaemonSets that are not ready on every node that has a pod of theirs.
+func daemonsServe(v *view) verdict {
+	var items []string
+	for i := range v.Workloads.Daemons {
+		d := &v.Workloads.Daemons[i]
+		switch len(d.Unready) {
+		case 0:
+		case d.Pods:
+			items = append(items, fmt.Sprintf("DaemonSet %s is ready nowhere (%s)", d.Name, plural(d.Pods, "pod", "pods")))
+		default:
+			items = append(items, fmt.Sprintf("DaemonSet %s is ready on %d of %d nodes, not on %s", d.Name, d.Pods-len(d.Unready), d.Pods, strings.Join(d.Unready, ", ")))
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "%s not ready everywhere", plural(len(items), "DaemonSet is", "DaemonSets are"))
+	}
+	return held("%s ready on every node", plural(len(v.Workloads.Daemons), "DaemonSet is", "DaemonSets are"))
 }
 
 // leavesNothingBehind looks for pods with files that only their node has.
