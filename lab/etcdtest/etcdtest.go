@@ -306,6 +306,12 @@ func (m *Member) Freeze() {
 func (m *Member) Restart() {
 	m.cluster.t.Helper()
 	m.Stop()
+	m.StartAgain()
+}
+
+// StartAgain starts a server that was stopped, with the same data.
+func (m *Member) StartAgain() {
+	m.cluster.t.Helper()
 	m.run("existing")
 	m.Wait()
 }

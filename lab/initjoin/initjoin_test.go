@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -361,7 +363,7 @@ func TestAFailureKeepsKubeadmFromFoundingANewEtcd(t *testing.T) {
 		members  int
 		why      string
 	}{
-		"etcd does not answer":       {func(m *machine) { m.legacy.Members[0].Stop() }, 0, "Connection refused"},
+		"etcd does not answer":       {func(m *machine) { m.impatient(); m.legacy.Members[0].Stop() }, 0, "Connection refused"},
 		"another authority":          {func(m *machine) { m.replaceAuthority() }, 1, "CERTIFICATE_VERIFY_FAILED"},
 		"the settings are cut off":   {func(m *machine) { m.write("/etc/kubernetes/existing-etcd.json", `{"apiName": "a`, 0o600) }, 1, "JSONDecodeError"},
 		"nobody promotes the member": {func(m *machine) { m.impatient() }, 2, "nobody has promoted this member within 3 s: it is a learner"},
@@ -385,6 +387,32 @@ func TestAFailureKeepsKubeadmFromFoundingANewEtcd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestALostAnswerIsAskedForAgain boots the machine while etcd is away for a moment: cloud-init runs nothing twice, and a failure would cost the machine.
+func TestALostAnswerIsAskedForAgain(t *testing.T) {
+	m := newMachine(t)
+	m.legacy.Members[0].Stop()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(m.settings.EtcdAddress, "2379"))
+	require.NoError(t, err)
+	m.startKubelet()
+	promoted := make(chan struct{})
+	go func() {
+		defer close(promoted)
+		connection, err := listener.Accept()
+		if !assert.NoError(t, err) {
+			return
+		}
+		assert.NoError(t, errors.Join(connection.Close(), listener.Close()))
+		m.legacy.Members[0].StartAgain()
+		m.promote()
+	}()
+	code, said := m.run(t.Context())
+	_ = listener.Close() // Who never asked leaves nobody waiting.
+	<-promoted
+	require.Zero(t, code, said)
+	assert.Contains(t, said, "asking etcd again: ")
+	assert.Len(t, m.members(), 2)
 }
 
 // TestNothingIsFoundedWithoutAMember starts etcd as kubeadm would, had the script neither run nor failed: the planned patch alone keeps it from

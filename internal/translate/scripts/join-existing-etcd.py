@@ -10,6 +10,7 @@ Whatever fails takes kubeadm's configuration away: cloud-init goes on after a co
 a joined etcd would found a new and empty one under the customer's name.
 """
 
+import http.client
 import json
 import os
 import socket
@@ -25,6 +26,10 @@ PATCH = "/etc/kubernetes/patches/etcd1+json.json"
 PKI = "/etc/kubernetes/pki/etcd/"
 HOSTS = "/etc/hosts"
 PAUSE_SECONDS = 2
+# How long one answer of etcd is asked for: its machine's disk may be slow, and it may be starting. cloud-init runs this once, and a failure costs the whole machine.
+ASKING_SECONDS = 300
+# What an answer that was lost on the way looks like; ValueError is one that was cut off.
+LOST = (OSError, http.client.HTTPException, ValueError)
 
 
 def say(text):
@@ -76,6 +81,20 @@ def join(etcd, peer):
     return etcd.ask("cluster/member/add", dict(peerURLs=[peer], isLearner=True))["members"]
 
 
+def join_patiently(etcd, peer, patience_seconds):
+    """Joins as soon as etcd answers. Adding is done once, whichever answer was lost: a member is known by its peer address."""
+    began = time.monotonic()
+    while True:
+        try:
+            return join(etcd, peer)
+        except LOST as e:
+            refused = isinstance(getattr(e, "reason", e), ssl.SSLCertVerificationError)
+            if refused or time.monotonic() - began > patience_seconds:
+                raise
+            say("asking etcd again: " + repr(e))
+        time.sleep(PAUSE_SECONDS)
+
+
 def write_patch(members, node):
     """Names all members to the new one. kubeadm names only the new one, and of two equal flags etcd takes the second."""
     peers = ",".join((m.get("name") or node) + "=" + u for m in members for u in m["peerURLs"])
@@ -88,7 +107,7 @@ def write_patch(members, node):
 def is_voter(etcd):
     try:
         status = etcd.ask("maintenance/status", dict())
-    except OSError as e:
+    except LOST as e:
         return False, "it does not answer: " + str(e)
     if status.get("isLearner"):
         return False, "it is a learner, at index " + status.get("raftAppliedIndex", "0")
@@ -118,7 +137,8 @@ def main():
     address = own_address()
     lead_names(settings, address)
     kubeadm("certs", "etcd-healthcheck-client")
-    members = join(Etcd("https://" + settings["etcdName"] + ":2379"), "https://" + address + ":2380")
+    patience_seconds = min(ASKING_SECONDS, settings["patienceSeconds"])
+    members = join_patiently(Etcd("https://" + settings["etcdName"] + ":2379"), "https://" + address + ":2380", patience_seconds)
     write_patch(members, socket.gethostname().lower())
     kubeadm("certs", "all")
     kubeadm("kubeconfig", "kubelet")
