@@ -114,8 +114,14 @@ type RunReport struct {
 	Direction  string    `json:"direction"`
 	StartedAt  time.Time `json:"startedAt"`
 	FinishedAt time.Time `json:"finishedAt"`
+	// Until is the phase that a run was to end after; To is the phase that a rollback was to keep, empty for one of everything.
+	Until string `json:"until,omitempty"`
+	To    string `json:"to,omitempty"`
 	// Outcome is ok, paused, stopped or failed.
 	Outcome string `json:"outcome"`
+	// Final means that something was done that cannot be taken back, Exposed that etcd needs both control plane machines where the run ended.
+	Final   bool `json:"final,omitempty"`
+	Exposed bool `json:"exposed,omitempty"`
 	// Message says how it ended, in a sentence.
 	Message string  `json:"message"`
 	Phases  []Phase `json:"phases"`
@@ -200,7 +206,9 @@ type Step struct {
 	// Planned is how long it was thought to take; only when the run had estimates.
 	Planned  *Planned `json:"planned,omitempty"`
 	Attempts int      `json:"attempts,omitempty"`
-	Message  string   `json:"message,omitempty"`
+	// Runs is how many runs tried it; Took has the time between them in it.
+	Runs    int    `json:"runs,omitempty"`
+	Message string `json:"message,omitempty"`
 	// Notes are what was seen while the step was done, in their order: the members of etcd before and after a change, what was compared, who was waited for.
 	Notes []Note `json:"notes,omitempty"`
 }

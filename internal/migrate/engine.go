@@ -140,6 +140,8 @@ type Engine struct {
 
 	opts  Options
 	began time.Time
+	// kept is the phase that a rollback does not take back.
+	kept string
 	// opened is the end of the window that the log has said is open.
 	opened time.Time
 	// stepped tells that this run has begun a step, acted that it has begun, or taken back, one that does more than look; told which approvals it has noted.
@@ -199,6 +201,7 @@ func (e *Engine) Forward(ctx context.Context, opts Options) (Result, error) {
 
 // Back takes back the steps that are done or begun, the last one first, down to the phase that is to stay; empty takes back everything.
 func (e *Engine) Back(ctx context.Context, opts Options, keep string) (Result, error) {
+	e.kept = keep
 	return e.run(ctx, opts, migrationv1alpha1.StateRollingBack, func(ctx context.Context) Result { return e.stayBack(ctx, e.back(ctx, keep)) })
 }
 

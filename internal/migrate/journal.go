@@ -251,11 +251,23 @@ func (j *Journal) begin(phase string, s Step, state migrationv1alpha1.StepState)
 		record.StartedAt = j.now()
 	}
 	record.State, record.FinishedAt, record.Message = state, nil, ""
+	j.countRun(record)
 	record.Attempts++
 	j.Object.Status.Phase, j.Object.Status.Step = phase, s.ID
 	j.Object.Status.Message = s.Title
 	if state == migrationv1alpha1.StepUndoing {
 		j.Object.Status.Message = "taking back: " + s.Title
+	}
+}
+
+// countRun counts this run among those that have tried a step. A record of an earlier version does not say which runs there were, so all of them are one.
+func (j *Journal) countRun(record *migrationv1alpha1.StepRecord) {
+	if record.Attempts > 0 && record.Runs == 0 {
+		record.Runs = 1
+	}
+	if run := j.Object.Status.Run; run != nil && record.Run != run.ID {
+		record.Run = run.ID
+		record.Runs++
 	}
 }
 

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -222,11 +223,11 @@ func (e *Engine) Report(result Result, back bool) *history.RunReport {
 	r := &history.RunReport{
 		APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindRunReport,
 		Cluster: e.Work.id(), Namespace: e.Work.namespace(), Run: e.opts.Run, By: e.opts.By, Tool: e.opts.Tool,
-		Direction: "forward", StartedAt: e.began.UTC().Truncate(time.Second), FinishedAt: e.Clock.Now().UTC().Truncate(time.Second),
+		Direction: "forward", Until: cmp.Or(e.opts.Until, DefaultUntil), Final: result.Final, Exposed: result.Exposed, StartedAt: e.began.UTC().Truncate(time.Second), FinishedAt: e.Clock.Now().UTC().Truncate(time.Second),
 		Outcome: string(result.Outcome), Message: result.Message, Accepted: e.opts.Accepted, Proof: e.Work.Proof, Impact: e.impact,
 	}
 	if back {
-		r.Direction = "back"
+		r.Direction, r.Until, r.To = "back", "", e.kept
 	}
 	if e.Writes != nil {
 		r.Writes = e.Writes.Writes()
@@ -314,7 +315,7 @@ func describeStep(s Step, record *migrationv1alpha1.StepRecord) history.Step {
 	if record == nil {
 		return out
 	}
-	out.Attempts, out.Message = int(record.Attempts), record.Message
+	out.Attempts, out.Runs, out.Message = int(record.Attempts), int(record.Runs), record.Message
 	switch record.State {
 	case migrationv1alpha1.StepRunning:
 		out.State = "running"

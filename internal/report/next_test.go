@@ -3,12 +3,14 @@ package report_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
@@ -117,4 +119,89 @@ func TestASavedPlanIsNotToBeSaved(t *testing.T) {
 	assert.Equal(t, "before the window see whether it still holds: migrate plan b4n9x --against 'plans of today/b4n9x.plan'\n", next("plans of today/b4n9x.plan"))
 	p.Basis.Source = "snapshot anubis.tar.gz"
 	assert.Equal(t, "before the window take another snapshot, and see whether it still holds: migrate plan b4n9x --from SNAPSHOT --against b4n9x.plan\n", next("b4n9x.plan"))
+}
+
+// TestARunIsFollowedByWhatGetsItToItsGoal, and never by a way back that is shut.
+func TestARunIsFollowedByWhatGetsItToItsGoal(t *testing.T) {
+	t.Parallel()
+	step := func(id, state string) history.Step { return history.Step{ID: id, Title: id, State: state} }
+	adopted := history.Phase{Name: plan.PhaseAdopt, Title: "adopt", Steps: []history.Step{step("adopt/machines", "done")}}
+	phases := func(states ...string) []history.Phase {
+		return []history.Phase{adopted,
+			{Name: plan.PhaseControlPlane, Title: "control plane", Steps: []history.Step{step("control-plane/join", states[0]), step("control-plane/retire", states[1])}},
+			{Name: plan.PhaseWorkers, Title: "workers", Steps: []history.Step{step("workers/k3m9a", states[2])}},
+		}
+	}
+	for name, test := range map[string]struct {
+		doc  history.RunReport
+		want string
+	}{
+		"taken no further": {
+			history.RunReport{Outcome: "failed", Until: plan.PhaseControlPlane, Phases: phases("failed", "waiting", "waiting")},
+			"remove what was in the way and go on (migrate rollback al9qy --to adopt takes back what came after the adoption): migrate run al9qy --until control-plane",
+		},
+		"nothing behind the adoption": {
+			history.RunReport{Outcome: "failed", Until: plan.PhaseControlPlane, Phases: phases("undone", "waiting", "waiting")},
+			"remove what was in the way and go on (migrate rollback al9qy takes everything back): migrate run al9qy --until control-plane",
+		},
+		"two members": {
+			history.RunReport{Outcome: "stopped", Until: plan.PhaseWorkers, Exposed: true, Phases: phases("done", "waiting", "waiting")},
+			"do not rest here, because etcd needs both control plane machines: go on: migrate run al9qy --until workers",
+		},
+		"no way back": {
+			history.RunReport{Outcome: "failed", Until: plan.PhaseControlPlane, Final: true, Phases: phases("done", "failed", "waiting")},
+			"remove what was in the way and go on; the point of no return is passed: migrate run al9qy --until control-plane",
+		},
+		"paused": {
+			history.RunReport{Outcome: "paused", Until: plan.PhaseWorkers, Final: true, Phases: phases("done", "done", "waiting")},
+			"go on: migrate resume al9qy --until workers",
+		},
+		"the next phase": {
+			history.RunReport{Outcome: "ok", Until: plan.PhaseControlPlane, Final: true, Phases: phases("done", "done", "waiting")},
+			"go on with the next phase: migrate run al9qy --until workers",
+		},
+		"a rollback that is refused": {
+			history.RunReport{Outcome: "failed", Direction: "back", Final: true, Phases: phases("done", "done", "waiting")},
+			"go forward, because the point of no return is passed: migrate run al9qy --until control-plane",
+		},
+		"a rollback that was stopped": {
+			history.RunReport{Outcome: "stopped", Direction: "back", To: plan.PhaseAdopt, Phases: phases("done", "undone", "waiting")},
+			"go on: migrate rollback al9qy --to adopt",
+		},
+		"taken back in part": {
+			history.RunReport{Outcome: "ok", Direction: "back", To: plan.PhaseAdopt, Phases: phases("undone", "undone", "waiting")},
+			"go on from there: migrate resume al9qy --until control-plane",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			doc := test.doc
+			doc.APIVersion, doc.Kind, doc.Cluster, doc.StartedAt, doc.FinishedAt = apiVersion, "RunReport", "al9qy", madeAt(), madeAt()
+			_, next, _ := strings.Cut(string(render(t, "text", &doc, report.Options{Width: 400})), "\nNext         ")
+			next, _, _ = strings.Cut(next, "\n")
+			assert.Equal(t, test.want, next)
+		})
+	}
+}
+
+// TestTheTimeOfAPhaseIsThatOfWork: what goes side by side counts once, and the time between two runs not at all.
+func TestTheTimeOfAPhaseIsThatOfWork(t *testing.T) {
+	t.Parallel()
+	worker := func(id string, from, until time.Duration, runs int) history.Step {
+		begun, ended := madeAt().Add(from), madeAt().Add(until)
+		return history.Step{
+			ID: "workers/" + id, Title: "replace worker " + id, State: "done", StartedAt: &begun, FinishedAt: &ended, Took: (until - from).String(), Attempts: 1, Runs: runs,
+			Planned: &history.Planned{P50: "12m0s", P90: "20m0s"},
+		}
+	}
+	doc := &history.RunReport{
+		APIVersion: apiVersion, Kind: "RunReport", Cluster: "al9qy", Direction: "forward", Outcome: "ok", StartedAt: madeAt(), FinishedAt: madeAt().Add(3 * time.Hour),
+		Phases: []history.Phase{{Name: plan.PhaseWorkers, Title: "Replace the workers", Steps: []history.Step{
+			worker("aaaaa", 0, 15*time.Minute, 1), worker("bbbbb", 0, 15*time.Minute, 1), worker("ccccc", 20*time.Minute, 40*time.Minute, 1),
+			worker("ddddd", -25*time.Hour, -time.Hour, 2),
+		}}},
+	}
+	text := string(render(t, "text", doc, report.Options{Width: 400}))
+	assert.Contains(t, text, "35 min, planned 25 min, at most 42 min")
+	assert.NotContains(t, text, "24 h")
 }

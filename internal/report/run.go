@@ -129,14 +129,14 @@ func wholePhases(r *history.RunReport, only string) ([]history.Phase, error) {
 	return out, nil
 }
 
-// stepTook is how long the step took, if that can be said: a step that was begun in one run and ended in another, or that was done and
-// taken back, has the time between the two in it, in which nothing was done.
+// stepTook is how long the step took, if that can be said: a step that several runs have tried has the time between them in it, in which nothing was done, and so has one
+// that was done and taken back.
 func stepTook(r *history.RunReport, s history.Step) (time.Duration, bool) {
 	took, err := time.ParseDuration(s.Took)
 	if err != nil || took < 0 || s.FinishedAt == nil || s.StartedAt == nil {
 		return 0, false
 	}
-	return took, !s.StartedAt.Before(r.StartedAt) || earlier(r, s)
+	return took, s.Runs < 2 && (!s.StartedAt.Before(r.StartedAt) || earlier(r, s))
 }
 
 // earlier tells that the step ended in a run before this one.
@@ -152,10 +152,11 @@ func spokenTook(r *history.RunReport, s history.Step) string {
 	return ""
 }
 
-// planned is what was thought of the steps whose time can be told, as "planned 12 min, at most 30 min"; empty when nothing was.
+// planned is what was thought of the steps whose time can be told, as "planned 12 min, at most 30 min"; empty when nothing was. What goes side by side was thought to take its share of
+// the sum, because every node has a time of its own and the plan's figures know of no other.
 func planned(r *history.RunReport, steps ...history.Step) string {
 	var usual, most time.Duration
-	known := false
+	var timed []history.Step
 	for _, s := range steps {
 		if _, ok := stepTook(r, s); !ok || s.Planned == nil {
 			continue
@@ -163,13 +164,17 @@ func planned(r *history.RunReport, steps ...history.Step) string {
 		p50, err := time.ParseDuration(s.Planned.P50)
 		p90, err2 := time.ParseDuration(s.Planned.P90)
 		if err == nil && err2 == nil {
-			usual, most, known = usual+p50, most+p90, true
+			usual, most, timed = usual+p50, most+p90, append(timed, s)
 		}
 	}
-	switch {
-	case !known:
+	if len(timed) == 0 {
 		return ""
-	case usual == most:
+	}
+	if sum, passed := elapsed(r, timed); passed < sum {
+		share := float64(passed) / float64(sum)
+		usual, most = time.Duration(float64(usual)*share).Round(time.Second), time.Duration(float64(most)*share).Round(time.Second)
+	}
+	if usual == most {
 		return "planned " + spokenDuration(usual.String())
 	}
 	return "planned " + spokenDuration(usual.String()) + ", at most " + spokenDuration(most.String())
@@ -183,19 +188,38 @@ func phaseTimes(r *history.RunReport, steps []history.Step) string {
 // isNode tells of a step that replaces a node: what was planned for it is shown always.
 func isNode(s history.Step) bool { return plan.ReplacesWorker(s.ID) }
 
-// phaseTook adds up the times of the steps; the time between two runs is none of it.
+// phaseTook is how long the steps took together. What goes side by side counts once, and the time between two runs not at all.
 func phaseTook(r *history.RunReport, steps []history.Step) string {
-	var sum time.Duration
-	known := false
-	for _, s := range steps {
-		if took, ok := stepTook(r, s); ok {
-			sum, known = sum+took, true
-		}
-	}
-	if !known {
+	sum, passed := elapsed(r, steps)
+	if sum < 0 {
 		return ""
 	}
-	return spokenDuration(sum.String())
+	return spokenDuration(passed.String())
+}
+
+// elapsed are the sum of the times of the steps, negative when none can be told, and the time in which at least one of them was at work.
+func elapsed(r *history.RunReport, steps []history.Step) (sum, passed time.Duration) {
+	type span struct{ from, until time.Time }
+	var spans []span
+	for _, s := range steps {
+		if took, ok := stepTook(r, s); ok {
+			sum, spans = sum+took, append(spans, span{s.FinishedAt.Add(-took), *s.FinishedAt})
+		}
+	}
+	if len(spans) == 0 {
+		return -1, 0
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
+	end := spans[0].from
+	for _, s := range spans {
+		if s.from.After(end) {
+			end = s.from
+		}
+		if s.until.After(end) {
+			passed, end = passed+s.until.Sub(end), s.until
+		}
+	}
+	return sum, passed
 }
 
 // runTook is how long the whole run took.
@@ -249,29 +273,86 @@ func runMessage(r *history.RunReport) string {
 	return cmp.Or(r.Message, "how it ended is not recorded")
 }
 
-// nextAfterRun says what to do now and, where there is one, with which command.
+// nextAfterRun says what to do now and, where there is one, with which command. Without its goal a run would end before what it was at.
 func nextAfterRun(r *history.RunReport) (advice, command string) {
-	again, back := "migrate run "+r.Cluster, "migrate rollback "+r.Cluster
-	if r.Direction == runBack {
-		again = back
-	}
 	if r.Proof != nil && r.Proof.Outcome == proof.Touched {
 		return nextAfterProof(r.Proof), ""
 	}
 	switch r.Outcome {
-	case runPaused:
-		return "go on", "migrate resume " + r.Cluster
-	case runStopped:
-		return "go on", again
-	case runFailed:
-		if r.Direction == runBack {
-			return "remove what was in the way, then go on", again
-		}
-		return "remove what was in the way and go on (" + back + " takes everything back)", again
+	case runPaused, runStopped, runFailed:
+		return nextAfterRest(r)
 	case runOK:
 		return nextAfterSuccess(r)
 	}
 	return "see where the cluster stands", "migrate status " + r.Cluster
+}
+
+// nextAfterRest is how to go on from where a run or a rollback did not get where it was to go.
+func nextAfterRest(r *history.RunReport) (advice, command string) {
+	again := forward("run", r.Cluster, r.Until)
+	switch {
+	case r.Direction == runBack && r.Final:
+		return urgently(r, "go forward, because the point of no return is passed"), forward("run", r.Cluster, plan.PhaseControlPlane)
+	case r.Direction == runBack:
+		again = backTo(r.Cluster, r.To)
+	}
+	switch {
+	case r.Outcome == runPaused && r.Direction != runBack:
+		return urgently(r, "go on"), forward("resume", r.Cluster, r.Until)
+	case r.Outcome != runFailed:
+		return urgently(r, "go on"), again
+	case r.Direction == runBack:
+		return urgently(r, "remove what was in the way, then go on"), again
+	case r.Final:
+		return urgently(r, "remove what was in the way and go on; the point of no return is passed"), again
+	case replaces(r):
+		return urgently(r, "remove what was in the way and go on ("+backTo(r.Cluster, plan.PhaseAdopt)+" takes back what came after the adoption)"), again
+	}
+	return urgently(r, "remove what was in the way and go on ("+backTo(r.Cluster, "")+" takes everything back)"), again
+}
+
+// forward is the command that goes on up to a phase.
+func forward(verb, cluster, until string) string {
+	if until != "" {
+		until = " --until " + until
+	}
+	return "migrate " + verb + " " + cluster + until
+}
+
+// backTo is the command that takes back what came after a phase.
+func backTo(cluster, keep string) string {
+	if keep != "" {
+		keep = " --to " + keep
+	}
+	return "migrate rollback " + cluster + keep
+}
+
+// urgently says first when a cluster must not be left as it is.
+func urgently(r *history.RunReport, advice string) string {
+	if r.Exposed {
+		return "do not rest here, because etcd needs both control plane machines: " + advice
+	}
+	return advice
+}
+
+// replaces tells that something behind the adoption was begun and not taken back.
+func replaces(r *history.RunReport) bool {
+	at := slices.IndexFunc(r.Phases, func(p history.Phase) bool { return p.Name == plan.PhaseAdopt })
+	return at >= 0 && slices.ContainsFunc(allSteps(r.Phases[at+1:]), func(s history.Step) bool { return s.State != stepWaiting && s.State != stepUndone })
+}
+
+// nextPhase is the first phase behind the adoption with something left to do; empty when there is none, and before: a run that is told nothing adopts.
+func nextPhase(r *history.RunReport) string {
+	at := slices.IndexFunc(r.Phases, func(p history.Phase) bool { return p.Name == plan.PhaseAdopt })
+	for i, p := range r.Phases {
+		if slices.ContainsFunc(p.Steps, func(s history.Step) bool { return s.State != stepDone && s.State != stepSkipped }) {
+			if i <= at {
+				return ""
+			}
+			return p.Name
+		}
+	}
+	return ""
 }
 
 func nextAfterSuccess(r *history.RunReport) (advice, command string) {
@@ -281,7 +362,8 @@ func nextAfterSuccess(r *history.RunReport) (advice, command string) {
 	}
 	switch {
 	case r.Direction == runBack && slices.ContainsFunc(steps, in(stepDone)):
-		return "go on from there", "migrate run " + r.Cluster
+		// A rollback pauses the cluster.
+		return "go on from there", forward("resume", r.Cluster, nextPhase(r))
 	case r.Direction == runBack:
 		return "keep this document; when it is to be tried again, begin with a plan", "migrate plan " + r.Cluster
 	case r.Proof != nil && r.Proof.Outcome != proof.Untouched:
@@ -289,7 +371,7 @@ func nextAfterSuccess(r *history.RunReport) (advice, command string) {
 	case finalized(r):
 		return "keep this document: nothing of the old platform is left", ""
 	case slices.ContainsFunc(steps, in(stepWaiting)):
-		return "go on with the next phase", "migrate run " + r.Cluster
+		return "go on with the next phase", forward("run", r.Cluster, nextPhase(r))
 	case r.Proof == nil:
 		return "prove that nothing was restarted", "migrate proof " + r.Cluster
 	}

@@ -158,7 +158,7 @@ func poisonedRun(s string) *history.RunReport {
 	}
 	return &history.RunReport{
 		APIVersion: apiVersion, Kind: "RunReport", Cluster: s, Namespace: s, Run: s, By: s, Tool: s, Direction: s, StartedAt: begun, FinishedAt: ended,
-		Outcome: s, Message: s, Writes: history.Writes{Total: 2, ByOne: map[string]int{s: 2}}, Accepted: []check.Accepted{{ID: s, Reason: s}},
+		Until: s, To: s, Final: true, Exposed: true, Outcome: s, Message: s, Writes: history.Writes{Total: 2, ByOne: map[string]int{s: 2}}, Accepted: []check.Accepted{{ID: s, Reason: s}},
 		Phases: []history.Phase{{Name: s, Title: s, Steps: []history.Step{step("done"), step("failed"), step("running"), step("waiting")}}},
 		Proof:  poisonedProof(s),
 		Facts: &history.Facts{

@@ -179,6 +179,13 @@ type StepRecord struct {
 	// attempts counts the tries, retries after a crash included.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
+	// run is the id of the run that tried it last.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Run string `json:"run,omitempty"`
+	// runs counts the runs that tried it: between startedAt and finishedAt also lies the time between them, in which nothing was done.
+	// +optional
+	Runs int32 `json:"runs,omitempty"`
 	// message says what was done, or why it failed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
