@@ -743,7 +743,7 @@ func (s *session) rests(o *runOptions, u *undertaking) bool {
 
 // mayBegin stops a run that must not begin: nothing has been written yet.
 func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) error {
-	if err := o.sameRules(u); err != nil {
+	if err := s.sameRules(&o, u); err != nil {
 		return err
 	}
 	if s.rests(&o, u) {
@@ -791,9 +791,14 @@ func addNoPlaybookFlag(cmd *cobra.Command, o *runOptions) {
 }
 
 // sameRules refuses a run that has no playbook where the last one had one: whoever types the command again by heart, by day, would replace machines outside of every window. A value that is set
-// beside it is no playbook, nor is a fleet without one. Another playbook is people's business, and nothing keeps them from taking back.
-func (o *runOptions) sameRules(u *undertaking) error {
-	if o.back || o.noBook || len(o.examine.bookFiles) > 0 || u.object == nil || u.object.Status.Playbook == "" || !migrate.Started(u.object) {
+// beside it is no playbook, nor is a fleet without one, nor are those of the installation, which are there whatever is typed, unless the last run had no other. Another playbook is people's
+// business, and nothing keeps them from taking back.
+func (s *session) sameRules(o *runOptions, u *undertaking) error {
+	if o.back || o.noBook || u.object == nil || u.object.Status.Playbook == "" || !migrate.Started(u.object) {
+		return nil
+	}
+	files, installed := o.examine.bookFiles, s.installed()
+	if slices.ContainsFunc(files, func(file string) bool { return !slices.Contains(installed, file) }) || len(files) > 0 && o.rules() == u.object.Status.Playbook {
 		return nil
 	}
 	return usage("name it (--playbook FILE, or playbooks in a fleet's file), or --no-playbook to leave it",

@@ -24,6 +24,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -593,20 +594,32 @@ func TestARunFollowsThePlaybookOfTheLastOne(t *testing.T) {
 	}
 	require.True(t, migrate.Started(under("weekend").object))
 	built := map[string]string{"spec.soak.perWorker": "1m"}
+	s := &session{config: map[string][]string{"playbook": {"installation.yaml"}}, env: map[string]string{"MIGRATE_PLAYBOOK": "region.yaml\n"}}
+	// by is a run by files that have windows.
+	by := func(name string, files ...string) runOptions {
+		return runOptions{book: built, bookName: name, door: &playbook.Door{}, examine: examineFlags{bookFlags: bookFlags{bookFiles: files}}}
+	}
+	open := by("region", "installation.yaml", "region.yaml")
+	open.door = nil
 	for name, c := range map[string]struct {
 		o       runOptions
 		last    string
 		refused bool
 	}{
-		"typed by heart":             {runOptions{}, "weekend", true},
-		"a value alone":              {runOptions{book: built, examine: examineFlags{bookFlags: bookFlags{sets: []string{"spec.soak.perWorker=1m"}}}}, "weekend", true},
-		"a fleet without a playbook": {runOptions{book: built}, "weekend", true},
-		"a playbook":                 {runOptions{book: built, examine: examineFlags{bookFlags: bookFlags{bookFiles: []string{"night.yaml"}}}}, "weekend", false},
-		"left":                       {runOptions{noBook: true}, "weekend", false},
-		"back":                       {runOptions{back: true}, "weekend", false},
-		"the last run followed none": {runOptions{}, "", false},
+		"typed by heart":                {runOptions{}, "weekend", true},
+		"a value alone":                 {runOptions{book: built, examine: examineFlags{bookFlags: bookFlags{sets: []string{"spec.soak.perWorker=1m"}}}}, "weekend", true},
+		"values with windows and name":  {by("weekend"), "weekend", true},
+		"a fleet without a playbook":    {runOptions{book: built}, "weekend", true},
+		"a playbook":                    {runOptions{book: built, examine: examineFlags{bookFlags: bookFlags{bookFiles: []string{"night.yaml"}}}}, "weekend", false},
+		"a playbook over others":        {by("night", "installation.yaml", "region.yaml", "night.yaml"), "weekend", false},
+		"the installation's alone":      {open, "weekend", true},
+		"the same, with windows":        {by("region", "installation.yaml", "region.yaml"), "weekend", true},
+		"the installation's, as before": {by("region", "installation.yaml", "region.yaml"), "region", false},
+		"left":                          {runOptions{noBook: true}, "weekend", false},
+		"back":                          {runOptions{back: true}, "weekend", false},
+		"the last run followed none":    {runOptions{}, "", false},
 	} {
-		err := c.o.sameRules(under(c.last))
+		err := s.sameRules(&c.o, under(c.last))
 		assert.Equal(t, c.refused, err != nil, name)
 		if c.refused {
 			assert.Contains(t, err.Error(), "weekend", name)
