@@ -635,6 +635,11 @@ func (e *Engine) enough(phase Phase, step Step) *Result {
 	if replaced+e.beginning < e.opts.MaxWorkers {
 		return nil
 	}
+	if e.opts.PerWindow {
+		if result := e.betweenWindows(step.ID); result != nil {
+			return result
+		}
+	}
 	message := fmt.Sprintf("%d of the workers were replaced, as many as %s to; the next is %s", replaced, whose, step.ID)
 	if !next.IsZero() {
 		message += ", not before " + next.UTC().Format(time.RFC3339)
@@ -648,6 +653,15 @@ func (e *Engine) counted(phase string) *Opening {
 		return nil
 	}
 	return e.opts.Opening(e.Clock.Now(), phase)
+}
+
+// betweenWindows asks the door where no window is open for a worker: that enough were done in the one before, or that a drain was given up in it, says nothing of the next one, for which a
+// run may wait. Nil where one is open, or where workers need none.
+func (e *Engine) betweenWindows(step string) *Result {
+	if e.opts.Door == nil || e.opts.Opening == nil || e.opts.Opening(e.Clock.Now(), plan.PhaseWorkers) != nil {
+		return nil
+	}
+	return e.doorShut(Start{Phase: plan.PhaseWorkers, Step: step, Node: true})
 }
 
 // replacedSince counts the workers whose replacement began at an instant or later, in whatever run.

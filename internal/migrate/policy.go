@@ -153,10 +153,14 @@ func (e *Engine) complete(phase Phase, s Step) *Result {
 		return nil
 	}
 	result := &Result{Outcome: Paused, Limited: true, Message: "the drain of " + strings.Join(e.putOff, ", ") + " was given up for now, and pods come there again; the next run tries once more"}
+	// Who waits for windows comes back in the next one, also when the one in which the drain was given up is over by now.
+	if shut := e.betweenWindows(replacement(e.putOff[0])); shut != nil {
+		shut.Limited, shut.Message = true, result.Message+"; "+shut.Message
+		return shut
+	}
 	if e.opts.Opening == nil {
 		return result
 	}
-	// Who waits for windows comes back in the next one.
 	if open := e.opts.Opening(e.Clock.Now(), plan.PhaseWorkers); open != nil && !open.Next.IsZero() {
 		result.NotBefore = open.Next
 		result.Message += ", not before " + open.Next.UTC().Format(time.RFC3339)

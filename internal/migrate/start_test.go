@@ -324,6 +324,49 @@ func TestTheRunsOfAWindowDoAsManyWorkersAsTheyAreTo(t *testing.T) {
 	assert.NotNil(t, closedAt(t, e, "workers/w2"))
 }
 
+// TestAWindowThatIsOverIsWaitedFor by a run that did as much in it as it was to, or gave up a drain: with no time to wait for, a process that stays would leave, and a fleet would let the
+// cluster lie.
+func TestAWindowThatIsOverIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	next := time.Date(2026, 11, 29, 20, 0, 0, 0, time.UTC)
+	why := "no window is open for another worker"
+	var needed bool
+	var asked []Start
+	opts := Options{MaxWorkers: 1, PerWindow: true, Approved: Gates(), Opening: func(time.Time, string) *Opening { return nil }, Door: func(_ time.Time, start Start) *Wait {
+		if asked = append(asked, start); !needed {
+			return nil
+		}
+		return &Wait{Until: next, Why: why}
+	}}
+	for name, c := range map[string]struct {
+		says string
+		ends func(e *Engine) *Result
+	}{
+		"enough": {"", func(e *Engine) *Result {
+			e.replaced = 1
+			return closedAt(t, e, "workers/w2")
+		}},
+		"put off": {"the drain of w2 was given up for now, and pods come there again; the next run tries once more; ", func(e *Engine) *Result {
+			e.putOff = []string{"w2"}
+			phase, step := stepOf(t, e, stepSettled)
+			return e.complete(phase, step)
+		}},
+	} {
+		e, _ := standing(opts, []string{"workers/w1"}, nil)
+		needed, asked = true, nil
+		result := c.ends(e)
+		require.NotNil(t, result, name)
+		assert.Equal(t, next, result.NotBefore, name)
+		assert.Equal(t, c.says+why, result.Message, name)
+		assert.Equal(t, []Start{{Phase: plan.PhaseWorkers, Step: "workers/w2", Node: true}}, asked, name)
+		needed = false
+		result = c.ends(e)
+		require.NotNil(t, result, "%s: where workers need no window it is one run that counts", name)
+		assert.True(t, result.Limited, name)
+		assert.Zero(t, result.NotBefore, name)
+	}
+}
+
 // TestARunThatWouldSayTheSameAgainIsIdle: it is one of the many that a timer begins by day.
 func TestARunThatWouldSayTheSameAgainIsIdle(t *testing.T) {
 	t.Parallel()
