@@ -726,13 +726,21 @@ func (e *Engine) announce(ctx context.Context, phase string, steps ...Step) erro
 			return err
 		}
 	}
-	return e.retry(ctx, steps[0].ID, e.save)
+	err := e.retry(ctx, steps[0].ID, e.save)
+	if err != nil {
+		for _, s := range steps {
+			e.unbegun(s, err)
+		}
+	}
+	return err
 }
 
 // try does and verifies a step that was announced, for as long as what fails may pass by itself.
 func (e *Engine) try(ctx context.Context, s Step) attempt {
+	refused := true
 	err := e.retry(ctx, s.ID, func(ctx context.Context) error {
-		for _, part := range []func(context.Context, *Work) error{s.Before, s.Act, s.Verify} {
+		for i, part := range []func(context.Context, *Work) error{s.Before, s.Act, s.Verify} {
+			refused = refused && i == 0
 			if part == nil {
 				continue
 			}
@@ -742,18 +750,29 @@ func (e *Engine) try(ctx context.Context, s Step) attempt {
 		}
 		return nil
 	})
-	return attempt{err, e.Clock.Now()}
+	return attempt{err: err, at: e.Clock.Now(), refused: refused}
 }
 
-// attempt is how a try of a step ended, and when.
+// attempt is how a try of a step ended, and when; refused tells that it ended before the step had done anything.
 type attempt struct {
-	err error
-	at  time.Time
+	err     error
+	at      time.Time
+	refused bool
+}
+
+// unbegun notes that a worker was refused before anything was done to it: the next run asks windows, soak times and gates for it once more. What an earlier try may have done stays begun.
+func (e *Engine) unbegun(s Step, err error) {
+	if plan.ReplacesWorker(s.ID) && e.Journal.step(s.ID).Attempts == 1 {
+		e.Journal.end(s, migrationv1alpha1.StepUndone, "not begun: "+err.Error())
+	}
 }
 
 // finish notes that a step is done, if it is.
 func (e *Engine) finish(phase string, s Step, began time.Time, ended attempt) error {
 	if err := failure.Join(ended.err, e.unnoted.Err()); err != nil {
+		if ended.refused {
+			e.unbegun(s, err)
+		}
 		return err
 	}
 	e.Journal.end(s, migrationv1alpha1.StepDone, "")
@@ -1035,7 +1054,9 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 		}
 		return Result{Outcome: Stopped, Message: message, Err: err}
 	}
-	e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
+	if e.Journal.stateOf(s.ID) != migrationv1alpha1.StepUndone { // as it is when the step was refused before it began
+		e.Journal.end(s, migrationv1alpha1.StepFailed, err.Error())
+	}
 	result := Result{Outcome: Failed, Message: s.ID + ": " + err.Error(), Err: err}
 	if logged := e.Log.add(history.Event{Type: history.StepFailed, Phase: e.Journal.Object.Status.Phase, Step: s.ID, Message: err.Error(), Class: classOf(err)}); logged != nil {
 		result.Message += "; " + logged.Error()

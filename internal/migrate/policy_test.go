@@ -491,6 +491,64 @@ func TestAControlPlaneIsNotDrivenByDayToWhereItMustNotRest(t *testing.T) {
 	assert.Equal(t, "control-plane/drain", w.order[len(w.order)-1])
 }
 
+// TestAWorkerThatWasRefusedWaitsForTheNextWindow: nothing was done to it, so there is nothing that would have to be brought to its end by day.
+func TestAWorkerThatWasRefusedWaitsForTheNextWindow(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		// before is what became of the worker in the run before.
+		before fate
+		state  migrationv1alpha1.StepState
+		shown  string
+		waits  bool
+	}{
+		"new":   {succeeds, migrationv1alpha1.StepUndone, "waiting", true},
+		"begun": {fails, migrationv1alpha1.StepFailed, "failed", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, everyNight+"  failure: {retries: 1, pause: 0s}\n", "a", "b")
+			w.fate = func(step string) fate {
+				if step == "workers/b" {
+					return c.before
+				}
+				return succeeds
+			}
+			w.clk.SetTime(time.Date(2026, 10, 23, 20, 0, 0, 0, time.UTC))
+			if c.before == fails {
+				result, _ := w.run()
+				require.Equal(t, Failed, result.Outcome, result.Message)
+			}
+			w.fate = func(string) fate { return succeeds }
+			w.refuses = func(step string) bool { return step == "workers/b" }
+			result, _ := w.run()
+			require.Equal(t, Failed, result.Outcome, result.Message)
+			assert.Equal(t, "workers/b: a legacy operator writes again", result.Message)
+			assert.Equal(t, migrationv1alpha1.StateFailed, w.status(t).Status.State)
+			assert.Equal(t, c.state, w.stateOf(t, "b"))
+			for _, phase := range Describe(w.graph, w.status(t)) {
+				for _, s := range phase.Steps {
+					if s.ID == "workers/b" {
+						assert.Equal(t, c.shown, s.State)
+						assert.Contains(t, s.Message, "a legacy operator writes again")
+					}
+				}
+			}
+
+			w.refuses = func(string) bool { return false }
+			w.clk.SetTime(time.Date(2026, 10, 24, 10, 0, 0, 0, time.UTC))
+			result, _ = w.run()
+			require.Equal(t, Paused, result.Outcome, result.Message)
+			assert.Equal(t, !c.waits, w.done["workers/b"])
+			if c.waits {
+				assert.Contains(t, result.Message, "no window is open for another worker")
+				w.clk.SetTime(result.NotBefore)
+				result, _ = w.run()
+				assert.True(t, w.done["workers/b"], result.Message)
+			}
+		})
+	}
+}
+
 // TestToolsThatWaitForAnyObjectSeeHowItStands (kstatus).
 func TestToolsThatWaitForAnyObjectSeeHowItStands(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 // establishing is how long an API server may take to serve a new kind.
@@ -326,7 +327,9 @@ func describeStep(s Step, record *migrationv1alpha1.StepRecord) history.Step {
 	case migrationv1alpha1.StepUndoing:
 		out.State = "undoing"
 	case migrationv1alpha1.StepUndone:
-		out.State = "undone"
+		if out.State = "undone"; plan.ReplacesWorker(s.ID) {
+			out.State = "waiting" // No worker is taken back: it was put off, or refused before it began.
+		}
 	case migrationv1alpha1.StepSkipped:
 		out.State = "skipped"
 	}

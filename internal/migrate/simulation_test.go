@@ -81,7 +81,9 @@ type world struct {
 	// fate and takes say what becomes of the next try of a step, and how long it takes.
 	fate  func(step string) fate
 	takes func(step string) time.Duration
-	stop  chan struct{}
+	// refuses tells that the next try of a worker is refused before anything is done to it.
+	refuses func(step string) bool
+	stop    chan struct{}
 	// validFor is how long an approval counts that somebody gives on record; nil lets the command line approve everything.
 	validFor func(gate string) time.Duration
 	// between is what people do between two processes; nil does nothing.
@@ -146,6 +148,14 @@ func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 			s := &w.graph[p].Steps[i]
 			phase, step := w.graph[p], *s
 			s.Before, s.Verify, s.Undo, s.VerifyUndo = nil, nil, nil, nil
+			if replaces(phase, step) {
+				s.Before = func(context.Context, *Work) error {
+					if w.refuses(step.ID) {
+						return errors.New("a legacy operator writes again")
+					}
+					return nil
+				}
+			}
 			s.Act = func(context.Context, *Work) error { return w.act(phase, step) }
 			if !s.Irreversible {
 				s.Undo = func(context.Context, *Work) error { w.undo(phase, step); return nil }
@@ -157,6 +167,7 @@ func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 	}
 	w.takes = func(string) time.Duration { return time.Minute }
 	w.fate = func(string) fate { return succeeds }
+	w.refuses = func(string) bool { return false }
 	return w
 }
 
@@ -583,6 +594,13 @@ func TestManyNights(t *testing.T) {
 			}
 			trouble--
 			return fate(rapid.IntRange(0, int(fates)-1).Draw(t, "fate of "+step))
+		}
+		w.refuses = func(step string) bool {
+			if trouble == 0 || rapid.IntRange(0, 5).Draw(t, "is "+step+" refused") > 0 {
+				return false
+			}
+			trouble--
+			return true
 		}
 		w.finish(300, func() time.Duration {
 			return time.Duration(rapid.IntRange(0, 30*60).Draw(t, "minutes until somebody looks")) * time.Minute

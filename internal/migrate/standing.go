@@ -93,7 +93,7 @@ func takenBack(object *migrationv1alpha1.ClusterMigration) (last time.Time) {
 	for i := range object.Status.Steps {
 		s := &object.Status.Steps[i]
 		if plan.ReplacesWorker(s.ID) {
-			continue // No worker is taken back: its drain was given up, and the next run tries once more.
+			continue // No worker is taken back: its drain was given up, or it was refused, and the next run tries once more.
 		}
 		if s.State != migrationv1alpha1.StepUndone && s.State != migrationv1alpha1.StepUndoing {
 			continue

@@ -154,7 +154,7 @@ const (
 	StepFailed StepState = "Failed"
 	// StepUndoing steps may have taken back some of their work.
 	StepUndoing StepState = "Undoing"
-	// StepUndone steps took back everything, or were put off before anything was replaced.
+	// StepUndone steps took back everything, or were put off or refused before anything was replaced.
 	StepUndone StepState = "Undone"
 	// StepSkipped steps were left out, because people said so.
 	StepSkipped StepState = "Skipped"
