@@ -171,7 +171,7 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 	if err != nil {
 		return err
 	}
-	o.run.began = s.app.Clock.Now()
+	o.run.began, o.run.seen = s.app.Clock.Now(), newFirstSight()
 	w := &fleetWork{session: s, o: o, reports: reports, file: f}
 	if w.metrics, err = s.serveMetrics(ctx, o.run.metricsAddress); err != nil {
 		return err
@@ -316,12 +316,23 @@ func (w *fleetWork) open(ctx context.Context, began time.Time) error {
 	if err != nil {
 		return err
 	}
+	w.see(begun)
 	before := len(record.Failures)
 	w.book = fleet.NewBook(w.roster, record, began, w.by.known(begun, w.app.Clock.Now()))
 	if w.o.release != "" || len(record.Failures) != before {
 		return w.saveRecord(ctx, w.change.Client, w.file, record)
 	}
 	return nil
+}
+
+// see notes of every cluster how its migration stands now: a cluster may wait for days until it is run, and what was approved with the command ends with a rollback meanwhile.
+func (w *fleetWork) see(begun []*migrationv1alpha1.ClusterMigration) {
+	for _, m := range begun {
+		w.o.run.seen.of(m.Spec.ClusterID, m)
+	}
+	for _, id := range w.roster.Clusters() {
+		w.o.run.seen.of(id, nil)
+	}
 }
 
 // close renders the report, and says how the run ended.

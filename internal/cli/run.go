@@ -84,8 +84,9 @@ type runOptions struct {
 	keep bool
 	// first are the workers that are replaced first, limit how many in one run, surge how many new ones come at once, abreast how many are replaced at the same time.
 	first []string
-	// began is when the command was given, with the approvals that are given with it.
+	// began is when the command was given, with the approvals that are given with it, and seen what its process saw first of the migrations.
 	began time.Time
+	seen  *firstSight
 	// fewFirst leaves out those of first that the cluster does not have.
 	fewFirst bool
 	limit    int
@@ -309,7 +310,7 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 
 // turns runs until there is nothing to wait for; without --wait that is once.
 func (s *session) turns(ctx context.Context, o runOptions, outs []output, id string) error {
-	o.began = s.app.Clock.Now()
+	o.began, o.seen = s.app.Clock.Now(), newFirstSight()
 	for turn := 0; ; turn++ {
 		end := s.ending()
 		result, err := s.runOnce(ctx, o, outs, id)
@@ -334,6 +335,28 @@ func (s *session) turns(ctx context.Context, o runOptions, outs []output, id str
 			return err
 		}
 	}
+}
+
+// firstSight is how many rollbacks migrations had behind them when a process saw them first: the approvals of its command end with the next one. The runs of a fleet share it.
+type firstSight struct {
+	mu        sync.Mutex
+	rollbacks map[string]int32
+}
+
+func newFirstSight() *firstSight { return &firstSight{rollbacks: map[string]int32{}} }
+
+// of is how many the migration of a cluster had; the object is how it is now, nil when there is none.
+func (f *firstSight) of(id string, object *migrationv1alpha1.ClusterMigration) int32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if first, seen := f.rollbacks[id]; seen {
+		return first
+	}
+	f.rollbacks[id] = 0
+	if object != nil {
+		f.rollbacks[id] = object.Spec.Rollbacks
+	}
+	return f.rollbacks[id]
 }
 
 // askAgain is how long a run that could not begin waits before the next try, and startTries how often one of a fleet tries.
@@ -506,6 +529,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	if err != nil {
 		return result, err
 	}
+	rollbacks := o.seen.of(u.id, u.object)
 	if err := s.mayBegin(ctx, o, u); err != nil {
 		return result, err
 	}
@@ -525,7 +549,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
 	opts := migrate.Options{
-		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, ApprovedAt: o.began, Terms: o.terms, Accepted: u.accepted,
+		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, ApprovedAt: o.began, Rollbacks: rollbacks, Terms: o.terms, Accepted: u.accepted,
 		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Playbook: o.rules(), Estimates: &o.estimates,
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,

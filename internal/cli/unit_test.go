@@ -22,6 +22,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
@@ -625,6 +626,22 @@ func TestARunFollowsThePlaybookOfTheLastOne(t *testing.T) {
 			assert.Contains(t, err.Error(), "weekend", name)
 		}
 	}
+}
+
+// TestApprovalsOfACommandAreForWhatItSawFirst: of a migration that was taken back since they have ended, also where a fleet begins with it days later.
+func TestApprovalsOfACommandAreForWhatItSawFirst(t *testing.T) {
+	t.Parallel()
+	taken := func(id string, rollbacks int32) *migrationv1alpha1.ClusterMigration {
+		return &migrationv1alpha1.ClusterMigration{Spec: migrationv1alpha1.ClusterMigrationSpec{ClusterID: id, Rollbacks: rollbacks}}
+	}
+	seen := newFirstSight()
+	assert.Equal(t, int32(2), seen.of("al9qy", taken("al9qy", 2)))
+	assert.Equal(t, int32(2), seen.of("al9qy", taken("al9qy", 3)))
+
+	w := &fleetWork{o: fleetRunOptions{run: runOptions{seen: newFirstSight()}}, roster: &fleet.Roster{Groups: []fleet.Group{{Members: []fleet.Member{{ID: "new"}, {ID: "begun"}}}}}}
+	w.see([]*migrationv1alpha1.ClusterMigration{taken("begun", 1)})
+	assert.Equal(t, int32(1), w.o.run.seen.of("begun", taken("begun", 2)))
+	assert.Equal(t, int32(0), w.o.run.seen.of("new", taken("new", 1)))
 }
 
 // TestAProcessIsKnownByMoreThanItsNumber: in containers that share a host's name everybody is process 1, a number says nothing of another namespace, and numbers come again.

@@ -46,9 +46,10 @@ type Options struct {
 	Run, By, Tool string
 	// Until is the phase after which it ends; empty is [DefaultUntil].
 	Until string
-	// Approved are the gates that people have opened with the command, which they gave at ApprovedAt; zero has them count for ever.
+	// Approved are the gates that people have opened with the command, which they gave at ApprovedAt, when the migration had so many Rollbacks behind it; with a zero time they count for ever.
 	Approved   []string
 	ApprovedAt time.Time
+	Rollbacks  int32
 	// MaxWorkers is how many workers one run replaces; zero for all. With PerWindow all runs of one window together replace so many, where a window is open.
 	MaxWorkers int
 	PerWindow  bool
@@ -494,8 +495,20 @@ func (e *Engine) closed(ctx context.Context, phase Phase, step Step) *Result {
 
 // approvedHere tells that an approval was given with the run. It counts no longer than one on record would: a run may wait for weeks.
 func (e *Engine) approvedHere(gate string) bool {
-	term := e.opts.Terms[gate]
-	return slices.Contains(e.opts.Approved, gate) && (term <= 0 || e.opts.ApprovedAt.IsZero() || e.Clock.Now().Before(e.opts.ApprovedAt.Add(term)))
+	switch term := e.opts.Terms[gate]; {
+	case !slices.Contains(e.opts.Approved, gate), e.overtaken():
+		return false
+	case term <= 0, e.opts.ApprovedAt.IsZero():
+		return true
+	default:
+		return e.Clock.Now().Before(e.opts.ApprovedAt.Add(term))
+	}
+}
+
+// overtaken tells that somebody has taken the migration back since the approvals of the run were given. Rollbacks are counted, and no times compared: who takes back sits at another machine,
+// whose clock may be another one's.
+func (e *Engine) overtaken() bool {
+	return !e.opts.ApprovedAt.IsZero() && e.Journal.Object.Spec.Rollbacks != e.opts.Rollbacks
 }
 
 // shut asks whether what would begin with a step may begin now. Only where a run can rest is it asked: what has begun is brought to a safe end, whatever the time.

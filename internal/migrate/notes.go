@@ -37,6 +37,9 @@ func (e *Engine) checked() error {
 // unapproved ends a run at a missing approval. Whose approval there was, and until when, is said: whoever gave it may think that it still holds.
 func (e *Engine) unapproved(phase Phase, step Step, a agreement) *Result {
 	result := &Result{Outcome: Paused, Message: fmt.Sprintf("%s needs the approval %s", a.before, a.gate), Gate: a.gate}
+	if slices.Contains(e.opts.Approved, a.gate) && e.overtaken() {
+		result.Message += "; the one that this run was given ended with the rollback"
+	}
 	event := history.Event{Type: history.GateWaiting, Phase: phase.Name, Step: step.ID, Gate: a.gate, Message: result.Message}
 	if was := expiredApproval(e.Journal.Object, a.gate, e.Clock.Now(), e.opts.Terms); was != nil {
 		result.Message += fmt.Sprintf("; the one of %s expired at %s", was.By, e.opts.Terms.End(was).UTC().Format(time.RFC3339))

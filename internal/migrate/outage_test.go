@@ -143,6 +143,45 @@ func TestARollbackEndsWhatWasAgreedToBeforeItTakesAnythingBack(t *testing.T) {
 	})
 }
 
+// TestARollbackEndsWhatAWaitingRunWasGiven: that process sleeps until Saturday, and somebody has ended the pause meanwhile to adopt the cluster once more, and no more than that.
+func TestARollbackEndsWhatAWaitingRunWasGiven(t *testing.T) {
+	t.Parallel()
+	w := agreedTo(t)
+	given := w.options()
+	given.Until, given.Stop = plan.PhaseControlPlane, nil
+	given.ApprovedAt = w.clk.Now().Add(2 * time.Hour) // by a clock that is ahead of everybody else's
+	forward := func(rollbacks int32) Result {
+		result, _ := w.drive(func(e *Engine) (Result, error) {
+			o := given
+			o.Rollbacks = rollbacks
+			return e.Forward(t.Context(), o)
+		})
+		return result
+	}
+	for rollbacks := range int32(2) {
+		result, _ := w.back(plan.PhaseAdopt)
+		require.Equal(t, Reached, result.Outcome, result.Message)
+		assert.Equal(t, rollbacks+1, w.status(t).Spec.Rollbacks)
+		w.goOn()
+		result = forward(rollbacks)
+		assert.Equal(t, Paused, result.Outcome, result.Message)
+		assert.Equal(t, plan.PhaseControlPlane, result.Gate)
+		assert.Equal(t, "phase control-plane needs the approval control-plane; the one that this run was given ended with the rollback", result.Message)
+
+		w.fate = func(step string) fate {
+			if step == "control-plane/drain" {
+				return fails
+			}
+			return succeeds
+		}
+		result = forward(rollbacks + 1)
+		require.Equal(t, Failed, result.Outcome, "what is given after it counts: %s", result.Message)
+		require.Contains(t, result.Message, "control-plane/drain")
+		w.fate = func(string) fate { return succeeds }
+	}
+	assert.False(t, w.done[stepLeave])
+}
+
 // TestWhoCannotLookDoesNotCrossWithoutApproval: that the point of no return cannot be looked at, because an ingress is away for a moment, does not mean that it is passed.
 func TestWhoCannotLookDoesNotCrossWithoutApproval(t *testing.T) {
 	t.Parallel()

@@ -190,8 +190,8 @@ func (e *Engine) skip(phase string, s Step) (bool, error) {
 	return true, e.Log.add(history.Event{Type: history.StepSkipped, Phase: phase, Step: s.ID, By: said.By, Message: message})
 }
 
-// holdBack keeps later runs from beginning before anything is taken back, and ends what was agreed to: a run that a timer begins, or that waits, would do at once what people have
-// just taken back, on approvals of before. What is not written first is not there when the rollback is killed.
+// holdBack keeps later runs from beginning before anything is taken back, and ends what was agreed to, on record and with the command of a run that waits: a run that a timer begins, or
+// that waits, would do at once what people have just taken back, on approvals of before. What is not written first is not there when the rollback is killed.
 func (e *Engine) holdBack(ctx context.Context) error {
 	if err := e.Journal.Gate(ctx); err != nil {
 		return err
@@ -205,7 +205,10 @@ func (e *Engine) holdBack(ctx context.Context) error {
 	if pause == nil {
 		pause = &migrationv1alpha1.Pause{By: e.opts.By, Reason: heldBack + "not to its end yet", Since: metav1.NewTime(e.Clock.Now())}
 	}
-	if err := SetPause(ctx, e.Client, object, pause, func(spec *migrationv1alpha1.ClusterMigrationSpec) { spec.Approvals = nil }); err != nil {
+	end := func(spec *migrationv1alpha1.ClusterMigrationSpec) {
+		spec.Approvals, spec.Rollbacks = nil, spec.Rollbacks+1
+	}
+	if err := SetPause(ctx, e.Client, object, pause, end); err != nil {
 		return err
 	}
 	return e.Journal.heed(ctx)

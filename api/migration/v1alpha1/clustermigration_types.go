@@ -31,6 +31,11 @@ type ClusterMigrationSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Approvals []Approval `json:"approvals,omitempty"`
 
+	// rollbacks is how many times a rollback has ended what was agreed to. What a command brought that was given before the last one counts no more, however long its run waits.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Rollbacks int32 `json:"rollbacks,omitempty"`
+
 	// skips are the steps that people have left out, of those that may be.
 	// +optional
 	// +listType=map
