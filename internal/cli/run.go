@@ -797,9 +797,21 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 		if err != nil {
 			return err
 		}
-		return migrate.SetPause(ctx, change.Client, u.object, nil)
+		return s.endPause(ctx, change.Client, &o, u)
 	}
 	return nil
+}
+
+// endPause ends the pause that the run was to end. One that has come since the cluster was read stays: it is told instead, with the command that ends it.
+func (s *session) endPause(ctx context.Context, c client.Client, o *runOptions, u *undertaking) error {
+	err := migrate.Lift(ctx, c, u.object)
+	var anew *migrate.PausedAnewError
+	if !errors.As(err, &anew) {
+		return err
+	}
+	again, _ := nextCommands(u.id, *o, migrate.Result{})
+	_, _ = fmt.Fprintf(s.app.Err, "%s: %s\ngo on with: %s\n", u.id, anew, strings.Replace(again, "migrate run", "migrate resume", 1))
+	return ended(restCode(migrate.Result{Exposed: migrate.Exposed(u.object)}, CodeWaiting))
 }
 
 // rules is the name of the playbook whose windows or gates hold a run back; empty when none does.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
@@ -616,6 +617,46 @@ func TestARollbackStaysUntilPeopleResume(t *testing.T) {
 	require.NoError(t, SetPause(t.Context(), w.api, w.status(t), nil))
 	result, _ = w.run()
 	assert.Equal(t, Reached, result.Outcome, result.Message)
+}
+
+// TestAPauseThatNobodyHasReadStays: somebody may have had a reason to stop the migration since the one was read that is to be ended.
+func TestAPauseThatNobodyHasReadStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.fate = func(string) fate { return fails }
+	w.run()
+	refused := func(c client.Client, seen *migrationv1alpha1.ClusterMigration, reason string) {
+		t.Helper()
+		var anew *PausedAnewError
+		require.ErrorAs(t, Lift(t.Context(), c, seen), &anew)
+		assert.Equal(t, "it was paused meanwhile by grace@bastet: "+reason, anew.Error())
+		require.NotNil(t, w.status(t).Spec.Pause)
+		assert.Equal(t, reason, w.status(t).Spec.Pause.Reason)
+	}
+	require.NoError(t, w.pause(t, "look first"))
+	seen := w.status(t)
+	require.NoError(t, w.pause(t, "disk alert"))
+	refused(w.api, seen, "disk alert")
+
+	within, ok := w.api.(client.WithWatch)
+	require.True(t, ok)
+	late := false
+	refused(interceptor.NewClient(within, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		if !late {
+			late = true
+			require.NoError(t, w.pause(t, "and another one"))
+		}
+		return c.Patch(ctx, o, p, opts...)
+	}}), w.status(t), "and another one")
+
+	seen = w.status(t)
+	require.NoError(t, Approve(t.Context(), w.api, w.status(t), migrationv1alpha1.Approval{Gate: GateNoReturn, By: "grace@bastet", At: metav1.NewTime(w.clk.Now())}))
+	for _, what := range []string{"what else was changed is no reason to leave it", "somebody else may have ended it"} {
+		require.NoError(t, Lift(t.Context(), w.api, seen), what)
+		assert.Nil(t, w.status(t).Spec.Pause)
+		assert.Nil(t, seen.Spec.Pause)
+		assert.Len(t, seen.Spec.Approvals, 1)
+	}
 }
 
 // TestARollbackOfNothingHoldsNobody: there is nothing that a later run would do again.

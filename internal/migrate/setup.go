@@ -9,10 +9,12 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -113,7 +115,7 @@ func StageOf(object *migrationv1alpha1.ClusterMigration) adopt.Stage {
 	return adopt.AllPaused
 }
 
-// SetPause asks a running or coming run to wait, or with nil lets it go on; more is what else is written with it.
+// SetPause asks a running or coming run to wait, or with nil lets it go on, whoever has paused it; more is what else is written with it.
 func SetPause(
 	ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause, more ...func(*migrationv1alpha1.ClusterMigrationSpec),
 ) error {
@@ -126,6 +128,35 @@ func SetPause(
 		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
 	}
 	return nil
+}
+
+// PausedAnewError means that somebody has paused a migration after another pause was seen, which was to be ended.
+type PausedAnewError struct{ Pause *migrationv1alpha1.Pause }
+
+func (e *PausedAnewError) Error() string {
+	return fmt.Sprintf("it was paused meanwhile by %s: %s", e.Pause.By, e.Pause.Reason)
+}
+
+// Lift ends the pause that a migration had when it was read, and no other one, whose reason nobody has seen. Afterwards the object is what the server has.
+func Lift(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration) error {
+	key, seen := client.ObjectKeyFromObject(object), object.Spec.Pause
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		fresh := &migrationv1alpha1.ClusterMigration{}
+		if err := c.Get(ctx, key, fresh); err != nil {
+			return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
+		}
+		if pause := fresh.Spec.Pause; pause != nil && !equality.Semantic.DeepEqual(pause, seen) {
+			return &PausedAnewError{Pause: pause}
+		}
+		before := fresh.DeepCopy()
+		fresh.Spec.Pause = nil
+		err := c.Patch(ctx, fresh, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner))
+		if err != nil {
+			return fmt.Errorf("patching ClusterMigration %s: %w", key, err)
+		}
+		fresh.DeepCopyInto(object)
+		return nil
+	})
 }
 
 // Approve records that somebody agreed to what a gate is for; an earlier agreement to the same is replaced. It fails when somebody else changed the
