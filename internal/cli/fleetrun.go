@@ -243,11 +243,7 @@ func (s *session) confirmFleet(o fleetRunOptions, w *fleetWork) error {
 
 // locked works through the fleet while nobody else does.
 func (w *fleetWork) locked(ctx context.Context, outs []output) error {
-	hard := w.app.Hard
-	if hard == nil {
-		hard = context.WithoutCancel(ctx)
-	}
-	keep, end := context.WithCancel(hard)
+	keep, end := context.WithCancel(w.hard(ctx))
 	var around sync.WaitGroup
 	around.Go(func() { w.lock.Keep(keep) })
 	defer func() {
@@ -522,6 +518,7 @@ func (w *fleetWork) look(ctx context.Context, start fleet.Start) *fleet.Outcome 
 
 // runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
 func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output, id string) (migrate.Result, error) {
+	defer s.listen(ctx, &o)()
 	for try := 1; ; try++ {
 		result, err := s.runOnce(ctx, o, outs, id)
 		if try == startTries || !notBegun(result, err) {

@@ -142,6 +142,18 @@ func (s *session) listener(ctx context.Context, o runOptions) migrate.Listener {
 	})
 }
 
+// listen has hooks and notifications hear a run, and returns what waits for them in the end. It is not for the end of a turn: a hook that hangs would keep a run that waits from its next
+// window.
+func (s *session) listen(ctx context.Context, o *runOptions) (end func()) {
+	listens, deaf := context.WithCancel(context.WithoutCancel(ctx))
+	listener := s.listener(listens, *o)
+	o.listener = listener
+	return func() {
+		s.hearOut(s.hard(ctx), listener, s.newRunView())
+		endHooks(ctx, listener, deaf)
+	}
+}
+
 // hearOut waits for hooks and notifications that are still under way when the log is closed. Each of them has a time after which it is ended; a second Ctrl-C ends all.
 func (s *session) hearOut(ctx context.Context, listener migrate.Listener, view *runView) {
 	if listener == nil {

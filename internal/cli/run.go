@@ -117,6 +117,8 @@ type runOptions struct {
 	notes          []hook.Notification
 	metricsAddress string
 	metrics        *observe.Metrics
+	// listener is what hears of all turns of the run; nil for nobody.
+	listener migrate.Listener
 	// failure and drain say what becomes of steps that fail and of nodes that do not drain; without a playbook both end the run.
 	failure playbook.Failure
 	drain   playbook.Drain
@@ -305,15 +307,16 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if metrics != nil {
 		o.metrics = metrics.Cluster(id)
 	}
-	return s.turns(ctx, o, outs, id)
+	return s.turns(ctx, o, id, func(ctx context.Context, o runOptions) (migrate.Result, error) { return s.runOnce(ctx, o, outs, id) })
 }
 
-// turns runs until there is nothing to wait for; without --wait that is once.
-func (s *session) turns(ctx context.Context, o runOptions, outs []output, id string) error {
+// turns runs until there is nothing to wait for; without --wait that is once. What hears the run is shared by all turns and waited for at the end of the process.
+func (s *session) turns(ctx context.Context, o runOptions, id string, once func(context.Context, runOptions) (migrate.Result, error)) error {
 	o.began, o.seen = s.app.Clock.Now(), newFirstSight()
+	defer s.listen(ctx, &o)()
 	for turn := 0; ; turn++ {
 		end := s.ending()
-		result, err := s.runOnce(ctx, o, outs, id)
+		result, err := once(ctx, o)
 		end()
 		if o.wait && turn > 0 && notBegun(result, err) {
 			// Whoever has waited for days does not leave because the API server restarts when the window opens.
@@ -541,10 +544,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		return result, err
 	}
 	engine.Log.Watch = watchedBy(o, u, engine, view)
-	listens, deaf := context.WithCancel(context.WithoutCancel(ctx))
-	listener := s.listener(listens, o)
-	defer endHooks(ctx, listener, deaf)
-	engine.Log.Listener = listener
+	engine.Log.Listener = o.listener
 	defer context.AfterFunc(ctx, func() {
 		view.tell("stopping after this step; Ctrl-C again stops at once, and the next run does the step again")
 	})()
@@ -554,23 +554,15 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
-	// What has begun ends at a safe point: the first Ctrl-C only asks for it, the second one ends the work itself.
-	work := s.app.Hard
-	if work == nil {
-		work = context.WithoutCancel(ctx)
-	}
+	work := s.hard(ctx)
 	var noticed *history.Impact
 	if idle := engine.Idle(work, opts, u.object); idle != nil && !o.back {
 		result = *idle
 		if noticed, err = migrate.LoadImpact(work, u.live.Reader, u.namespace, u.id); err != nil {
 			return result, err
 		}
-	} else {
-		result, err = s.drive(work, o, u, engine, opts)
-		s.hearOut(work, listener, view)
-		if err != nil {
-			return result, s.cannotRun(u.id, err)
-		}
+	} else if result, err = s.drive(work, o, u, engine, opts); err != nil {
+		return result, s.cannotRun(u.id, err)
 	}
 	if o.wait && worthWaiting(result) {
 		// It is reported when it has ended.
@@ -586,6 +578,14 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		return result, err
 	}
 	return result, s.endedRun(u.id, o, result)
+}
+
+// hard is the context of work that has begun: the first Ctrl-C only asks it to end at a safe point, the second one ends the work itself.
+func (s *session) hard(ctx context.Context) context.Context {
+	if s.app.Hard != nil {
+		return s.app.Hard
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // drive has the engine do the steps, or take them back, and measures meanwhile.

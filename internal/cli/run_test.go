@@ -1,7 +1,11 @@
 package cli
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,8 +17,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
+
+// TestNoTurnWaitsForAHook that hangs: a window would open meanwhile. It is waited for when the process ends.
+func TestNoTurnWaitsForAHook(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	var complaints strings.Builder
+	s, _ := newSession(App{Err: &complaints})
+	o := runOptions{wait: true, hooks: []hook.Hook{{Name: "hangs", On: []string{"run.*"}, Exec: []string{"/bin/cat", pipe}, Timeout: time.Minute}}}
+	turns := 0
+	require.NoError(t, s.turns(t.Context(), o, "al9qy", func(_ context.Context, o runOptions) (migrate.Result, error) {
+		if turns++; turns == 1 {
+			o.listener.Hear(history.Event{Type: history.RunPaused, Cluster: "al9qy"})
+			return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now()}, ended(CodeWaiting)
+		}
+		require.Empty(t, o.listener.Results(), "it has not come to its end, and is not forgotten")
+		assert.NotContains(t, complaints.String(), "hook")
+		return migrate.Result{Outcome: migrate.Reached}, os.WriteFile(pipe, nil, 0)
+	}))
+	assert.Equal(t, 2, turns)
+	assert.Contains(t, complaints.String(), "hook hangs on run.paused")
+}
 
 // TestWhoResumesIsToldOfAnotherPause, which has come since the cluster was read, and it stays.
 func TestWhoResumesIsToldOfAnotherPause(t *testing.T) {
