@@ -202,8 +202,9 @@ func (s *session) candidates(ctx context.Context, p *place) ([]fleet.Candidate, 
 		}
 		begun = append(begun, m)
 		if _, there := found[m.Spec.ClusterID]; !there && migrate.Started(m) {
-			organization := strings.TrimPrefix(m.Namespace, check.TargetNamespace(""))
-			found[m.Spec.ClusterID] = fleet.Candidate{ID: m.Spec.ClusterID, Organization: organization}
+			kept := migrate.LabelsOf(m)
+			organization := first(kept["giantswarm.io/organization"], strings.TrimPrefix(m.Namespace, check.TargetNamespace("")))
+			found[m.Spec.ClusterID] = fleet.Candidate{ID: m.Spec.ClusterID, Organization: organization, Labels: kept}
 		}
 	}
 	return sorted(found), begun, nil

@@ -115,6 +115,7 @@ func TestFleetCommands(t *testing.T) {
 		{[]string{"run", "-f", all, "-o", "pdf"}, "there is no format"},
 		{[]string{"lint", "-f", fleetOf(t, "  playbooks: [fleet.yaml]\n  waves: [{name: all, clusters: {all: true}, until: workers}]\n")}, "it must be Playbook"},
 		{[]string{"plan", "-f", fleetOf(t, "  waves: [{name: all, clusters: {names: [zz]}, until: workers}]\n"), "--from", from}, "spec.waves[0].clusters.names[0]: there is no cluster zz"},
+		{[]string{"plan", "-f", fleetOf(t, "  waves: [{name: first, clusters: {organizations: [acmee]}, until: workers}]\n"), "--from", from}, "spec.waves[0].clusters: no cluster has these organizations and labels"},
 		{[]string{"plan", "-f", fleetOf(t, "  playbooks: [book.yaml]\n  waves: [{name: all, clusters: {names: [b4n9x]}, until: workers}]\n"), "--from", from}, "the playbook of wave all is not for cluster b4n9x"},
 	} {
 		got = run(t, append([]string{"fleet"}, test.args...)...)
@@ -237,6 +238,36 @@ func TestTheStatusOfAFleetIsOneListOfMigrations(t *testing.T) {
 	assert.Equal(t, CodeUsage, unconfirmed.code)
 	assert.Contains(t, unconfirmed.stderr, "not confirmed")
 	assert.Empty(t, server.writes())
+}
+
+// TestAFinalizedClusterStaysInItsWave: its KVMConfig is gone, and its migration has kept what it is selected by.
+func TestAFinalizedClusterStaysInItsWave(t *testing.T) {
+	t.Parallel()
+	server := newAPIServer(t, fixture(t, "al9qy"))
+	for id, annotations := range map[string]any{
+		"b4n9x": map[string]any{"migration.giantswarm.io/cluster-labels": `{"giantswarm.io/organization":"globex","region":"eu"}`},
+		"c1x2y": map[string]any{"migration.giantswarm.io/cluster-labels": `{"region":"us"}`},
+		"d3z4w": nil, // by an earlier version
+	} {
+		server.add(map[string]any{
+			"apiVersion": "migration.giantswarm.io/v1alpha1", "kind": "ClusterMigration",
+			"metadata": map[string]any{"name": id, "namespace": "org-acme", "uid": id, "resourceVersion": "7", "annotations": annotations},
+			"spec":     map[string]any{"clusterID": id},
+			"status":   map[string]any{"state": "Reached", "steps": []any{map[string]any{"id": "fence/record", "state": "Done", "finishedAt": testClock}}},
+		}, true)
+	}
+	file := fleetOf(t, "  waves:\n    - {name: eu, clusters: {selector: region=eu}, canary: b4n9x, until: finalize, soak: 7d}\n    - {name: rest, clusters: {all: true}, until: finalize}\n")
+	got := run(t, "fleet", "status", "-f", file, "-o", "json", "--kubeconfig", server.kubeconfig)
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	var r fleet.Report
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &r))
+	waves := map[string][]string{}
+	for _, wave := range r.Waves {
+		for _, c := range wave.Clusters {
+			waves[wave.Name] = append(waves[wave.Name], c.ID+" of "+c.Organization)
+		}
+	}
+	assert.Equal(t, map[string][]string{"eu": {"b4n9x of globex", "d3z4w of acme"}, "rest": {"al9qy of acme", "c1x2y of acme"}}, waves)
 }
 
 // TestALookAtALockIsOneRequest, and lists nothing.

@@ -1039,7 +1039,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 		return nil, err
 	}
 	return &migrate.Engine{
-		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanesOf(u.object), Asked: o.asked}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate},
+		Graph: migrate.Shape{Workers: workers, ControlPlanes: o.controlPlanesOf(u.object), Asked: o.asked}.Graph(), Work: work, Journal: &migrate.Journal{Client: change.Client, Clock: clk, Gate: lock.Gate, Labels: labelsOf(u.found.cluster)},
 		Log: log, Lock: lock, Client: change.Client, Clock: clk, Writes: counter,
 	}, nil
 }

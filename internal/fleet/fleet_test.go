@@ -141,7 +141,8 @@ func TestShippedFleets(t *testing.T) {
 func TestWavesFindTheirClusters(t *testing.T) {
 	t.Parallel()
 	all := []Candidate{
-		{ID: "d", Organization: "acme", Labels: map[string]string{"region": "eu"}}, {ID: "b", Organization: "acme"}, {ID: "a", Organization: "globex", Labels: map[string]string{"region": "eu"}}, {ID: "c", Organization: "globex"},
+		{ID: "d", Organization: "acme", Labels: map[string]string{"region": "eu"}}, {ID: "b", Organization: "acme", Labels: map[string]string{}},
+		{ID: "a", Organization: "globex", Labels: map[string]string{"region": "eu"}}, {ID: "c", Organization: "globex", Labels: map[string]string{}},
 	}
 	members := func(f *Fleet) (out [][]string) {
 		r, problems := f.Assign(all)
@@ -167,11 +168,21 @@ func TestWavesFindTheirClusters(t *testing.T) {
 		"  waves: [{name: a, clusters: {organizations: [acme]}, canary: a, until: adopt}]\n":                                "spec.waves[0].canary cluster a does not belong to the wave",
 		"  waves: [{name: a, clusters: {all: true}, until: workers}, {name: b, clusters: {names: [a]}, until: adopt}]\n":    "spec.waves[1].clusters.names[0] cluster a is brought as far by an earlier wave",
 		"  waves: [{name: a, clusters: {names: [a]}, until: adopt}, {name: b, clusters: {names: [nn, a]}, until: adopt}]\n": "spec.waves[1].clusters.names[0] there is no cluster nn",
+		"  waves: [{name: a, clusters: {organizations: [acmee]}, until: adopt}]\n":                                          "spec.waves[0].clusters no cluster has these organizations and labels",
+		"  waves: [{name: a, clusters: {names: [a], selector: region=us}, until: adopt}]\n":                                 "spec.waves[0].clusters no cluster has these organizations and labels",
 	} {
 		_, problems := readFleet(t, spec).Assign(all)
 		require.NotEmpty(t, problems, spec)
 		assert.Equal(t, want, problems[0].Path+" "+problems[0].Text)
 	}
+	assert.Equal(t, [][]string{nil}, members(readFleet(t, "  waves: [{name: us, clusters: {organizations: [acme], exclude: [b, d]}, until: adopt}]\n")), "who is left out on purpose is no mistake")
+
+	// Of a cluster that is finalized the labels may be unknown: it is still its wave's canary, and whose rest is waited for.
+	all = append(all, Candidate{ID: "e", Organization: "acme"})
+	assert.Equal(t, [][]string{{"e0", "a0", "d0"}, {"b0", "c0"}}, members(readFleet(t, "  waves: [{name: eu, clusters: {selector: region=eu}, canary: e, until: finalize, soak: 7d}, {name: rest, clusters: {all: true}, until: finalize}]\n")))
+	assert.Equal(t, [][]string{{"a0"}}, members(readFleet(t, "  waves: [{name: both, clusters: {organizations: [globex], selector: region=eu}, until: adopt}]\n")), "its organization is known")
+	all = all[len(all)-1:]
+	assert.Equal(t, [][]string{{"e0"}}, members(readFleet(t, "  waves: [{name: eu, clusters: {selector: region=eu}, until: finalize}]\n")), "when all of them are")
 }
 
 func TestAWaveThatHasNothingToDoIsDoubted(t *testing.T) {

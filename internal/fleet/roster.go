@@ -13,7 +13,9 @@ import (
 // Candidate is a cluster that waves may select.
 type Candidate struct {
 	ID, Organization string
-	Labels           map[string]string
+	// Labels are nil where they are not known: of a finalized cluster nothing but its migration is left, and one of an earlier version did not keep them. What is not known does not
+	// count, as for the clusters of a playbook.
+	Labels map[string]string
 }
 
 // Door answers whether something may begin at an instant; nil without an error means that it may.
@@ -96,6 +98,9 @@ func (w *Wave) choose(path string, candidates []Candidate, known map[string]*Can
 		}
 		ids = append(ids, id)
 	}
+	if w.Clusters.describes() && !slices.ContainsFunc(candidates, func(c Candidate) bool { return w.Clusters.fits(&c) }) {
+		problems = append(problems, playbook.Problem{Path: path + ".clusters", Text: "no cluster has these organizations and labels"}) // Or the wave would be done before it begins.
+	}
 	others := make([]string, 0, len(candidates))
 	for i := range candidates {
 		if c := &candidates[i]; w.Clusters.selects(c) && !slices.Contains(w.Clusters.Names, c.ID) {
@@ -116,15 +121,16 @@ func (w *Wave) choose(path string, candidates []Candidate, known map[string]*Can
 
 // selects tells that a cluster has what is asked for; those that are named are chosen elsewhere.
 func (s *Selection) selects(c *Candidate) bool {
-	switch {
-	case slices.Contains(s.Exclude, c.ID):
-		return false
-	case s.All:
-		return true
-	case len(s.Organizations)+len(s.Selector) == 0:
-		return false
-	}
-	return (len(s.Organizations) == 0 || slices.Contains(s.Organizations, c.Organization)) && (s.Selector == "" || s.Selector.Matches(c.Labels))
+	return !slices.Contains(s.Exclude, c.ID) && (s.All || s.describes() && s.fits(c))
+}
+
+// describes tells that clusters are asked for by their organizations or labels.
+func (s *Selection) describes() bool { return len(s.Organizations)+len(s.Selector) > 0 }
+
+// fits tells that a cluster has the organization and the labels that are asked for. One whose labels are not known has reached its goal, or nearly so: left out it would be forgotten
+// as its wave's canary, and with it when the rest after the wave began.
+func (s *Selection) fits(c *Candidate) bool {
+	return (len(s.Organizations) == 0 || slices.Contains(s.Organizations, c.Organization)) && (s.Selector == "" || c.Labels == nil || s.Selector.Matches(c.Labels))
 }
 
 // Clusters are the ids of all clusters of the fleet, each once.

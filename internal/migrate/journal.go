@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,6 +29,8 @@ type Journal struct {
 	Client client.Client
 	Clock  clock.PassiveClock
 	Gate   func(ctx context.Context) error
+	// Labels are the legacy cluster's. A new ClusterMigration keeps them, so that they are known when the KVMConfig is gone.
+	Labels map[string]string
 
 	// Object is the ClusterMigration as it was last written or read.
 	Object *migrationv1alpha1.ClusterMigration
@@ -47,6 +50,18 @@ func Read(ctx context.Context, reader client.Reader, namespace, id string) (*mig
 	}
 }
 
+// labelsAnnotation keeps the legacy cluster's labels.
+const labelsAnnotation = "migration.giantswarm.io/cluster-labels"
+
+// LabelsOf are the labels that the legacy cluster had when its migration began; nil where nobody has kept them.
+func LabelsOf(object *migrationv1alpha1.ClusterMigration) map[string]string {
+	var kept map[string]string
+	if json.Unmarshal([]byte(object.Annotations[labelsAnnotation]), &kept) != nil {
+		return nil
+	}
+	return kept
+}
+
 // open reads the ClusterMigration or makes it.
 func (j *Journal) open(ctx context.Context, namespace, id string, accepted []migrationv1alpha1.Waiver) error {
 	object, err := Read(ctx, j.Client, namespace, id)
@@ -58,6 +73,11 @@ func (j *Journal) open(ctx context.Context, namespace, id string, accepted []mig
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id, Labels: map[string]string{RecordLabel: id}},
 			Spec:       migrationv1alpha1.ClusterMigrationSpec{ClusterID: id, Accepted: accepted},
 		}
+		labels, err := json.Marshal(j.Labels)
+		if err != nil {
+			return fmt.Errorf("keeping the labels of cluster %s: %w", id, err)
+		}
+		object.Annotations = map[string]string{labelsAnnotation: string(labels)}
 		if err := j.Client.Create(ctx, object, client.FieldOwner(kube.FieldOwner)); err != nil {
 			return fmt.Errorf("creating ClusterMigration %s/%s: %w", namespace, id, err)
 		}

@@ -5,12 +5,28 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
+
+// TestAMigrationKeepsTheLabelsOfItsCluster from its beginning on: who waits for it selects it by them when the KVMConfig is gone.
+func TestAMigrationKeepsTheLabelsOfItsCluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	for _, region := range []string{"eu", "us"} {
+		j := &Journal{Client: w.api, Clock: w.clk, Labels: map[string]string{"region": region}}
+		require.NoError(t, j.open(t.Context(), "org-acme", "al9qy", nil))
+		assert.Equal(t, map[string]string{"region": "eu"}, LabelsOf(w.status(t)))
+	}
+	damaged := w.status(t)
+	damaged.Annotations[labelsAnnotation] = `{"region":"eu","zone":1}`
+	assert.Nil(t, LabelsOf(damaged), "half of them would be taken for all")
+	assert.Nil(t, LabelsOf(&migrationv1alpha1.ClusterMigration{}), "one of an earlier version")
+}
 
 // migrationUntil is a migration that has done all steps of some phases.
 func migrationUntil(phases int, state migrationv1alpha1.State, at time.Time) *migrationv1alpha1.ClusterMigration {
