@@ -35,7 +35,8 @@ func Standing(object *migrationv1alpha1.ClusterMigration, now time.Time, terms T
 	next := p.Next()
 	p.Begun = next != "" && Begun(object, next)
 	p.Exposed, p.Namespace = Exposed(object), object.Namespace
-	p.Half = next == plan.PhaseControlPlane && p.Begun && !j.restsBeforeMore() || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
+	// One that was only looked at rests as well as before, and overtakes no canary.
+	p.Half = next == plan.PhaseControlPlane && Replacing(object) && !j.restsBeforeMore() || anyWorker(object, migrationv1alpha1.StepRunning, migrationv1alpha1.StepFailed)
 	for _, id := range RecordedWorkers(object) {
 		if !j.doneAt(replacement(id)).IsZero() {
 			p.Workers++

@@ -65,7 +65,9 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 		"paused by people":     {m: paused, want: fleet.Paused, next: plan.PhaseControlPlane},
 		"waits":                {m: migrationUntil(3, migrationv1alpha1.StatePaused, at), want: fleet.Ready, next: plan.PhaseControlPlane},
 		"at work":              {m: migrationUntil(3, migrationv1alpha1.StateRunning, at), want: fleet.Elsewhere, next: plan.PhaseControlPlane},
-		"half a control plane": {m: step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseControlPlane, half: true},
+		"looked at":            {m: step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseControlPlane},
+		"not saved":            {m: step(migrationUntil(3, migrationv1alpha1.StateFailed, at), "control-plane/snapshot", migrationv1alpha1.StepFailed), want: fleet.Failed, next: plan.PhaseControlPlane, classes: []string{"step control-plane/snapshot"}},
+		"half a control plane": {m: step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/api-services", migrationv1alpha1.StepDone), want: fleet.Ready, next: plan.PhaseControlPlane, half: true},
 		"a worker failed": {
 			m: step(migrationUntil(4, migrationv1alpha1.StateFailed, at), "workers/k3m9a", migrationv1alpha1.StepFailed), want: fleet.Failed, next: plan.PhaseWorkers, half: true, classes: []string{"step workers/*"},
 		},
