@@ -185,7 +185,7 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 				return err
 			}
 			if record.Hold == nil {
-				record.Hold = &fleet.Hold{Since: s.app.Clock.Now().UTC(), By: s.who(), Reason: reason}
+				record.Ask(s.app.Clock.Now(), s.who(), reason)
 				if err := s.saveRecord(cmd.Context(), change.Client, f, record); err != nil {
 					return err
 				}

@@ -249,17 +249,65 @@ func TestARecordTakesInWhatOthersWrote(t *testing.T) {
 	t.Parallel()
 	now := at("2026-11-22T22:00:00Z")
 	mine := &Record{Failures: []Failure{{Cluster: "a", At: now}}}
-	mine.Merge(&Record{Hold: &Hold{Since: now, By: "ops@example.com", Reason: "disk alert"}})
+	alert := Hold{Since: now, By: "ops@example.com", Reason: "disk alert"}
+	mine.Merge(&Record{Hold: new(alert)})
 	require.NotNil(t, mine.Hold, "a hold of people is not lost")
-	released := &Record{}
+	released := &Record{Hold: new(alert)}
 	released.Release(now.Add(time.Minute), "ops@example.com", "replaced")
 	mine.Merge(released)
 	assert.Nil(t, mine.Hold)
 	assert.Empty(t, mine.Failures)
-	mine.Merge(&Record{Hold: &Hold{Since: now}})
-	assert.Nil(t, mine.Hold, "a hold of before the release is over")
+	mine.Merge(&Record{Hold: new(alert)})
+	assert.Nil(t, mine.Hold, "a hold that a release names is over")
 	mine.Merge(&Record{Hold: &Hold{Since: now.Add(time.Minute + time.Millisecond), Class: "error"}})
 	assert.NotNil(t, mine.Hold, "one that came right after the release is not")
+}
+
+// TestNoClockEndsAHold, and none brings one back: of two machines that hold and release a fleet one is five minutes ahead.
+func TestNoClockEndsAHold(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	ahead := func(after time.Duration) time.Time { return now.Add(after + 5*time.Minute) }
+	stored := func(r *Record) *Record {
+		text, err := r.Encode()
+		require.NoError(t, err)
+		back, err := DecodeRecord(text)
+		require.NoError(t, err)
+		return back
+	}
+
+	// The one that is ahead ends a hold, and a minute later the other one asks for one.
+	running := &Record{}
+	running.Release(ahead(0), "ada@anubis", "replaced")
+	held := stored(running)
+	held.Ask(now.Add(time.Minute), "grace@bastet", "disk alert")
+	assert.True(t, held.Hold.Since.After(held.Released()), "also for an earlier version it is not over")
+	running.Merge(stored(held))
+	require.NotNil(t, running.Hold)
+	assert.Equal(t, "grace@bastet", running.Hold.By)
+	before := &Record{Releases: running.Releases}
+	before.Merge(&Record{Hold: &Hold{Since: ahead(-time.Minute), By: "grace@bastet", Reason: "disk alert"}})
+	assert.NotNil(t, before.Hold, "no release names it")
+
+	// The one that is ahead asks for a hold, and the other one ends it.
+	held = &Record{}
+	held.Ask(ahead(0), "ada@anubis", "disk alert")
+	released := stored(held)
+	released.Release(now.Add(time.Minute), "grace@bastet", "replaced")
+	released.Merge(stored(held))
+	assert.Nil(t, released.Hold, "what is stored does not bring it back")
+	held.Merge(stored(released))
+	assert.Nil(t, held.Hold)
+	assert.Len(t, held.Releases, 1)
+
+	// A release that is dated before the one before it is no less seen.
+	again := stored(running)
+	again.Release(now.Add(2*time.Minute), "grace@bastet", "replaced, too")
+	running.Merge(stored(again))
+	assert.Nil(t, running.Hold)
+	assert.Len(t, running.Releases, 2)
+	again.Merge(stored(before))
+	assert.Len(t, again.Releases, 2, "an older record takes nothing back")
 }
 
 // bookOf is a book of one wave of three clusters.

@@ -42,6 +42,11 @@ func (h *Hold) String() string {
 	return fmt.Sprintf("held since %s: %s went wrong with %s", at, h.Class, strings.Join(h.Clusters, ", "))
 }
 
+// same tells that two records speak of one hold.
+func (h *Hold) same(other *Hold) bool {
+	return h.Since.Equal(other.Since) && h.Class == other.Class && h.By == other.By && h.Reason == other.Reason
+}
+
 // Release ends a hold, and forgives what went wrong before.
 type Release struct {
 	At     time.Time `json:"at"`
@@ -103,6 +108,19 @@ func (r *Record) Note(f Failure, sameFailure int) bool {
 	return true
 }
 
+// Ask holds the fleet because somebody asks for it, unless it is held already. Where the clock of whoever ended the last hold is ahead of this one's it counts from right after that: an
+// earlier version takes what is not later for over.
+func (r *Record) Ask(now time.Time, by, reason string) {
+	if r.Hold != nil {
+		return
+	}
+	since := moment(now)
+	if earliest := r.Released().Add(time.Microsecond); since.Before(earliest) {
+		since = earliest
+	}
+	r.Hold = &Hold{Since: since, By: by, Reason: reason}
+}
+
 // Release ends the hold.
 func (r *Record) Release(now time.Time, by, reason string) {
 	r.Releases = append(r.Releases, Release{At: moment(now), By: by, Reason: shortened(reason), Hold: r.Hold})
@@ -120,16 +138,33 @@ func (r *Record) Released() time.Time {
 	return r.Releases[len(r.Releases)-1].At
 }
 
-// Merge takes in what somebody else wrote into the record: holds that people asked for, and releases.
+// over tells that somebody has ended a hold.
+func (r *Record) over(h *Hold) bool {
+	return slices.ContainsFunc(r.Releases, func(release Release) bool { return release.Hold != nil && release.Hold.same(h) })
+}
+
+// behind tells that another record has a later release. They come one after the other, from who has the fleet's lock: of two records the later one has the other one's last.
+func (r *Record) behind(other *Record) bool {
+	if len(other.Releases) == 0 {
+		return false
+	}
+	last := &other.Releases[len(other.Releases)-1]
+	return !slices.ContainsFunc(r.Releases, func(have Release) bool {
+		return have.At.Equal(last.At) && have.By == last.By && have.Reason == last.Reason
+	})
+}
+
+// Merge takes in what somebody else wrote into the record: holds that people asked for, and releases. Which hold a release has ended it says itself, because the clocks of two machines
+// do not: the hold of one that is ahead would come back, and after its release those of others would count for nothing.
 func (r *Record) Merge(other *Record) {
-	if other.Released().After(r.Released()) {
+	if r.behind(other) {
 		r.Releases = other.Releases
 		r.Failures = slices.DeleteFunc(r.Failures, func(f Failure) bool { return f.At.Before(r.Released()) })
-		if r.Hold != nil && !r.Hold.Since.After(r.Released()) {
+		if r.Hold != nil && r.over(r.Hold) {
 			r.Hold = nil
 		}
 	}
-	if r.Hold == nil && other.Hold != nil && other.Hold.Since.After(r.Released()) {
+	if r.Hold == nil && other.Hold != nil && !r.over(other.Hold) {
 		r.Hold = other.Hold
 	}
 }
