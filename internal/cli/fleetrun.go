@@ -494,10 +494,8 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	if start.Rest && result.Limited {
 		out.Standing, out.NotBefore = fleet.Ready, time.Time{} // It rests now, until its wave goes on.
 	}
-	progress, run := w.standing(context.WithoutCancel(ctx), start)
-	if out.Progress = progress; progress != nil {
-		out.Run = run
-		completeOutcome(&out, progress)
+	if out.Progress = w.standing(context.WithoutCancel(ctx), start); out.Progress != nil {
+		completeOutcome(&out, out.Progress, start.Run)
 	}
 	out.Message = printableText(w.secrets.text(out.Message))
 	return out
@@ -532,7 +530,7 @@ func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output,
 }
 
 // standing reads where a cluster stands after its run; nil when that cannot be read.
-func (w *fleetWork) standing(ctx context.Context, start fleet.Start) (*fleet.Progress, string) {
+func (w *fleetWork) standing(ctx context.Context, start fleet.Start) *fleet.Progress {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var m *migrationv1alpha1.ClusterMigration
@@ -543,13 +541,9 @@ func (w *fleetWork) standing(ctx context.Context, start fleet.Start) (*fleet.Pro
 		m, err = migrationThat(ctx, w.place.live.Reader, start.Cluster, func(*migrationv1alpha1.ClusterMigration) bool { return true })
 	}
 	if err != nil || m == nil {
-		return nil, ""
+		return nil
 	}
-	p := w.by.standing(m, w.app.Clock.Now())
-	if m.Status.Run == nil {
-		return &p, ""
-	}
-	return &p, m.Status.Run.ID
+	return new(w.by.standing(m, w.app.Clock.Now()))
 }
 
 // member is a session for one cluster's run: what it opens is closed when that ends, and every line of it begins with the cluster's id.
@@ -663,11 +657,15 @@ func refused(err error) fleet.Outcome {
 	return fleet.Outcome{Standing: fleet.Failed, Message: err.Error(), Classes: []string{fleet.ClassError}}
 }
 
-// completeOutcome takes from the migration what only it knows: who paused it, in which step it failed, and where a run that did not begin leaves it.
-func completeOutcome(out *fleet.Outcome, p *fleet.Progress) {
+// completeOutcome takes from the migration what only it knows: the run's id, who paused it, in which step it failed, and where a run that did not begin leaves it. last is the run that
+// it told of before: where it still does this one has not told of itself, and neither that id nor what failed then is its own.
+func completeOutcome(out *fleet.Outcome, p *fleet.Progress, last string) {
 	out.Exposed = out.Exposed || p.Exposed
+	if p.Run != last {
+		out.Run = p.Run
+	}
 	switch {
-	case out.Standing == fleet.Failed && len(p.Classes) > 0: // also of a cluster that its playbook holds after a failure
+	case out.Standing == fleet.Failed && out.Run != "" && len(p.Classes) > 0: // also of a cluster that its playbook holds after a failure
 		out.Classes = p.Classes
 	case (out.Standing == fleet.Enough || out.Standing == fleet.Paused) && p.Standing == fleet.Paused:
 		out.Standing, out.Message = fleet.Paused, p.Message

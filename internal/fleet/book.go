@@ -94,7 +94,7 @@ type Outcome struct {
 	Progress *Progress
 	// Standing is what the run's end says about it.
 	Standing Standing
-	// Run is the run's id, Message how it ended.
+	// Run is the run's id, empty when it ended before it had one; Message is how it ended.
 	Run, Message string
 	// Classes are what went wrong; nothing did when there are none.
 	Classes   []string
@@ -151,6 +151,8 @@ type Start struct {
 	Rest bool
 	// Namespace is where its migration is kept, if it has one.
 	Namespace string
+	// Run is the last run of it that is known: one that ends before it has told of itself leaves the migration with that one.
+	Run string
 }
 
 // Decision is what may happen now.
@@ -259,7 +261,11 @@ func (b *Book) End(id string, now time.Time, o Outcome) bool {
 	if len(o.Classes) == 0 {
 		return false
 	}
-	return b.Record.Note(Failure{Cluster: id, Run: o.Run, At: now, Classes: o.Classes, Message: o.Message}, b.Roster.Fleet.Spec.Hold.SameFailure)
+	run := o.Run
+	if run == before.Run {
+		run = "" // The migration still tells of the run before, and a failure of that one is another failure.
+	}
+	return b.Record.Note(Failure{Cluster: id, Run: run, At: now, Classes: o.Classes, Message: o.Message}, b.Roster.Fleet.Spec.Hold.SameFailure)
 }
 
 // metMeanwhile tells that people did what a cluster waits for while its run was ending: nobody hears of it a second time. One look too many does no harm, the run asks again.
@@ -503,7 +509,7 @@ func (d *deciding) canary(group *Group) Waiting {
 // start is what would begin with a cluster. What rests half-way goes on although its wave keeps it waiting, and no further than it must.
 func (d *deciding) start(at int, m Member, p *Progress, w Waiting) (Start, Waiting) {
 	group := &d.Roster.Groups[at]
-	start := Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, TakenBack: p.Standing == TakenBack, Namespace: p.Namespace}
+	start := Start{Cluster: m.ID, Wave: group.Name, Until: group.Until, Group: at, Elsewhere: p.Standing == Elsewhere, TakenBack: p.Standing == TakenBack, Namespace: p.Namespace, Run: p.Run}
 	if p.Half && w.Cause != "" {
 		start.Until, start.Rest, w = p.Next(), true, Waiting{}
 	}

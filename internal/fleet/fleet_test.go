@@ -435,6 +435,27 @@ func TestAClusterIsSentOnWhenItsApprovalIsThere(t *testing.T) {
 	assert.NotNil(t, b.Record.Hold)
 }
 
+// TestWhatKeepsARunFromBeginningCountsEveryNight, although the migration still tells of the run before.
+func TestWhatKeepsARunFromBeginningCountsEveryNight(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	adopted := Progress{Standing: Ready, Done: done(3, now), Run: "1"}
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", nil)
+	for night := range 2 {
+		assert.Nil(t, b.Record.Hold)
+		tonight := now.AddDate(0, 0, night)
+		b = NewBook(b.Roster, b.Record, tonight, map[string]Progress{"a": adopted})
+		d, err := b.Decide(tonight)
+		require.NoError(t, err)
+		require.Len(t, d.Start, 1)
+		assert.Equal(t, "1", d.Start[0].Run)
+		b.Begin("a")
+		assert.True(t, b.End("a", tonight.Add(time.Minute), Outcome{Progress: new(adopted), Run: "1", Standing: Blocked, Classes: []string{CheckClass("CHK-CP-001")}}))
+	}
+	require.NotNil(t, b.Record.Hold)
+	assert.Equal(t, "check CHK-CP-001", b.Record.Hold.Class)
+}
+
 func TestALookThatComesLateChangesNothing(t *testing.T) {
 	t.Parallel()
 	now := at("2026-11-22T22:00:00Z")
