@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -384,12 +385,36 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 	assert.Equal(t, []string{"step adopt/nodes"}, out.Classes, "its playbook holds it, and it failed all the same")
 	assert.Equal(t, fleet.Failed, out.Standing)
 	out = outcomeOf(migrate.Result{Outcome: migrate.Paused}, nil)
-	completeOutcome(&out, &fleet.Progress{Standing: fleet.Paused, Message: "paused by ops"}, "")
+	completeOutcome(&out, &fleet.Progress{Standing: fleet.Paused, Pause: "paused by ops"}, "")
 	assert.Equal(t, fleet.Paused, out.Standing)
 	assert.False(t, out.Exposed)
 	completeOutcome(&out, &fleet.Progress{Exposed: true}, "")
 	assert.True(t, out.Exposed, "a run that did not begin leaves two voters as they were")
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), &outcome{code: CodeBlocked, cause: kube.ErrNoCluster}), "the cause changes no exit code")
+}
+
+// TestAPausedClusterIsNotExaminedAgain, whatever else it stands for: a run that was killed leaves it as if it ran, and one that was taken back stays that.
+func TestAPausedClusterIsNotExaminedAgain(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 23, 22, 0, 0, 0, time.UTC)
+	for standing, status := range map[fleet.Standing]migrationv1alpha1.ClusterMigrationStatus{
+		fleet.Elsewhere: {State: migrationv1alpha1.StateRunning},
+		fleet.TakenBack: {State: migrationv1alpha1.StateRolledBack, Steps: []migrationv1alpha1.StepRecord{{ID: "fence/silence", State: migrationv1alpha1.StepUndone, FinishedAt: new(metav1.NewTime(now))}}},
+	} {
+		status.Run = &migrationv1alpha1.Run{ID: "1", By: "ada@anubis"}
+		m := &migrationv1alpha1.ClusterMigration{Spec: migrationv1alpha1.ClusterMigrationSpec{Pause: &migrationv1alpha1.Pause{By: "ops", Reason: "disk alert"}}, Status: status}
+		p := migrate.Standing(m, now, nil, 1)
+		require.Equal(t, standing, p.Standing)
+		out := refused(ended(CodeWaiting))
+		completeOutcome(&out, &p, "1")
+		assert.Equal(t, fleet.Paused, out.Standing, standing)
+		assert.Equal(t, "paused by ops: disk alert", out.Message, standing)
+		m.Spec.Pause = nil
+		p = migrate.Standing(m, now, nil, 1)
+		out = refused(ended(CodeWaiting))
+		completeOutcome(&out, &p, "1")
+		assert.Equal(t, fleet.Ready, out.Standing, "people have ended the pause meanwhile: %s", standing)
+	}
 }
 
 // bookOf is a fleet of clusters that stand somewhere.

@@ -667,8 +667,8 @@ func completeOutcome(out *fleet.Outcome, p *fleet.Progress, last string) {
 	switch {
 	case out.Standing == fleet.Failed && out.Run != "" && len(p.Classes) > 0: // also of a cluster that its playbook holds after a failure
 		out.Classes = p.Classes
-	case (out.Standing == fleet.Enough || out.Standing == fleet.Paused) && p.Standing == fleet.Paused:
-		out.Standing, out.Message = fleet.Paused, p.Message
+	case (out.Standing == fleet.Enough || out.Standing == fleet.Paused) && p.Pause != "": // also of one whose run was killed, or that was taken back: it waits for who paused it
+		out.Standing, out.Message = fleet.Paused, p.Pause
 	case out.Standing == fleet.Paused:
 		out.Standing = fleet.Ready
 	}

@@ -55,6 +55,8 @@ type Progress struct {
 	// Gate is the approval it waits for, Approved those that people have given.
 	Gate     string
 	Approved []string
+	// Pause says who asked for a pause that is set, and why, whatever else it stands for; empty while none is.
+	Pause string
 	// Run and Classes are the run that failed, and how.
 	Run     string
 	Classes []string
@@ -275,7 +277,7 @@ func (b *Book) metMeanwhile(id string, p *Progress) bool {
 	case Gated:
 		return slices.Contains(p.Approved, p.Gate) || slices.Contains(missed.Approved, p.Gate)
 	case Paused:
-		return missed.Standing == Ready
+		return missed.Standing == Ready || missed.Standing == Elsewhere && missed.Pause == "" // The latter where a run was killed.
 	case Ready, Running, Elsewhere, Enough, Failed, Blocked, TakenBack:
 	}
 	return false
@@ -293,8 +295,8 @@ func (b *Book) See(id string, p Progress) bool {
 		b.missed[id] = p
 		return false
 	}
-	if p.Standing == Elsewhere && p.Run != "" && p.Run == have.Run {
-		return false // A look from before the end of a run that has ended, or is known.
+	if p.Standing == Elsewhere && p.Run != "" && p.Run == have.Run && (have.Standing != Paused || p.Pause != "") {
+		return false // A look from before the end of a run that has ended, or is known; but where people ended the pause of one that was killed, that is news.
 	}
 	if p.Standing == Ready && have.sameAs(&p) {
 		switch have.Standing {

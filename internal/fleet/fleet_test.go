@@ -473,6 +473,30 @@ func TestALookThatComesLateChangesNothing(t *testing.T) {
 	assert.Equal(t, Ready, b.Progress("a").Standing)
 }
 
+// TestThePauseOfAKilledRunIsWaitedFor, and its end is seen, although the migration tells of the same run.
+func TestThePauseOfAKilledRunIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	paused := Progress{Standing: Elsewhere, Done: done(1, now), Run: "1", Pause: "paused by ops: disk alert"}
+	b := bookOf(t, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n", map[string]Progress{"a": paused})
+	refusal := Outcome{Progress: &paused, Standing: Paused, Message: paused.Pause}
+	b.Begin("a")
+	b.End("a", now, refusal)
+	b.See("a", paused)
+	assert.Equal(t, Paused, b.Progress("a").Standing, "nothing is new")
+	unpaused := paused
+	unpaused.Pause = ""
+	b.See("a", unpaused)
+	d, err := b.Decide(now)
+	require.NoError(t, err)
+	require.Len(t, d.Start, 1)
+	assert.True(t, d.Start[0].Elsewhere, "its lock is looked at first")
+	b.Begin("a")
+	b.See("a", unpaused)
+	b.End("a", now, refusal)
+	assert.Equal(t, Ready, b.Progress("a").Standing, "it ended while the run was refused")
+}
+
 // TestARunThatEndsDuringALookIsNotLost, since a watch tells it once.
 func TestARunThatEndsDuringALookIsNotLost(t *testing.T) {
 	t.Parallel()

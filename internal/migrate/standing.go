@@ -69,6 +69,9 @@ func stand(p *fleet.Progress, object *migrationv1alpha1.ClusterMigration) {
 	if status.Run != nil {
 		p.Run = status.Run.ID
 	}
+	if pause := object.Spec.Pause; pause != nil {
+		p.Pause = "paused by " + pause.By + ": " + pause.Reason
+	}
 	if back := takenBack(object); !back.IsZero() && status.State != migrationv1alpha1.StateRunning {
 		p.Standing, p.At, p.Message = fleet.TakenBack, back, "steps were taken back; go on with migrate resume, or end a hold to have the fleet take it again"
 		return
@@ -84,8 +87,8 @@ func stand(p *fleet.Progress, object *migrationv1alpha1.ClusterMigration) {
 		p.Standing, p.At, p.Classes, p.Message = fleet.Failed, failedAt(object), []string{fleet.StepClass(status.Step)}, status.Message
 	case migrationv1alpha1.StatePaused, migrationv1alpha1.StateStopped, migrationv1alpha1.StateReached, migrationv1alpha1.StateRolledBack:
 	}
-	if pause := object.Spec.Pause; pause != nil {
-		p.Standing, p.Message = fleet.Paused, "paused by "+pause.By+": "+pause.Reason
+	if p.Pause != "" {
+		p.Standing, p.Message = fleet.Paused, p.Pause
 	}
 }
 

@@ -91,6 +91,10 @@ func TestWhereAMigrationStandsForAFleet(t *testing.T) {
 	}
 	assert.False(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateStopped, at), "control-plane/well", migrationv1alpha1.StepDone), at, nil, 1).Exposed)
 	assert.True(t, Standing(step(migrationUntil(3, migrationv1alpha1.StateFailed, at), "control-plane/promote", migrationv1alpha1.StepFailed), at, nil, 1).Exposed)
+	killed := migrationUntil(3, migrationv1alpha1.StateRunning, at)
+	assert.Empty(t, Standing(killed, at, nil, 1).Pause)
+	killed.Spec.Pause = paused.Spec.Pause
+	assert.Equal(t, "paused by ops: disk alert", Standing(killed, at, nil, 1).Pause, "also where nobody can tell whether it runs")
 	// More control planes belong to the phase where they are asked for, and before them a cluster rests well.
 	replaced := migrationUntil(4, migrationv1alpha1.StatePaused, at)
 	enough := Standing(replaced, at, nil, 1)
