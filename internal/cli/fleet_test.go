@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -364,6 +365,7 @@ func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 		"paused before": {err: ended(CodeWaiting), want: fleet.Paused},
 		"paused badly":  {err: ended(CodeDecision), want: fleet.Paused},
 		"unreadable":    {err: errors.New("the API server is away"), want: fleet.Failed, classes: []string{"error"}},
+		"wrong clock":   {err: withHint(fmt.Errorf("it is behind: %w", errSkewed), "set it"), want: fleet.Ready},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -477,9 +479,7 @@ func TestAServerThatIsAwayWhenARunBeginsIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	nobody := httptest.NewServer(http.NotFoundHandler())
 	nobody.Close()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"+
-		"users: [{name: u}]\nclusters: [{name: c, cluster: {server: "+nobody.URL+"}}]\n"), 0o600))
+	file := kubeconfigOf(t, nobody.URL)
 	for _, interrupted := range []bool{false, true} {
 		clk := clocktesting.NewFakeClock(time.Unix(0, 0))
 		var said strings.Builder
@@ -508,6 +508,59 @@ func TestAServerThatIsAwayWhenARunBeginsIsAskedAgain(t *testing.T) {
 		}
 		stop()
 	}
+}
+
+func kubeconfigOf(t *testing.T, server string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"+
+		"users: [{name: u}]\nclusters: [{name: c, cluster: {server: "+server+"}}]\n"), 0o600))
+	return file
+}
+
+// TestAClockThatIsWrongForAMomentEndsNoWait: a machine that wakes sets its clock a moment later. A fleet asks before anything begins, and what it could not begin it begins a minute later
+// by the timer, since by the clock that was set back it would be an hour.
+func TestAClockThatIsWrongForAMomentEndsNoWait(t *testing.T) {
+	t.Parallel()
+	clk := &wall{FakeClock: clocktesting.NewFakeClock(time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC))}
+	clk.ahead.Store(int64(time.Hour))
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		w.Header().Set("Date", clk.FakeClock.Now().Format(http.TimeFormat))
+		if request.URL.Path != "/version" {
+			asked.Add(1)
+			http.NotFound(w, request)
+		}
+	}))
+	t.Cleanup(server.Close)
+	var said strings.Builder
+	s, _ := newSession(App{Clock: clk, Err: &said})
+	s.kube.KubeConfig = new(kubeconfigOf(t, server.URL))
+
+	scheme := apiruntime.NewScheme()
+	require.NoError(t, coordinationv1.AddToScheme(scheme))
+	lock := &migrate.Lock{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clk, Key: migrate.FleetKey("default", "test"), Holder: "ada@anubis (1)", Duration: 30 * time.Second}
+	require.NoError(t, lock.Acquire(t.Context()))
+	w := &fleetWork{session: s, lock: lock, roster: &fleet.Roster{Groups: []fleet.Group{{}}}}
+	require.NoError(t, w.goAhead(t.Context()), "without windows no clock is asked")
+	w.roster.Groups[0].Door = &playbook.Door{}
+	err := w.goAhead(t.Context())
+	require.ErrorIs(t, err, fleet.ErrLater)
+	require.ErrorContains(t, err, "this machine's clock is 1h0m0s ahead of that of the management cluster: windows would open at the wrong time")
+
+	ended := make(chan error)
+	go func() {
+		_, err := s.runPatiently(t.Context(), runOptions{yes: true, door: &playbook.Door{}}, nil, "al9qy")
+		ended <- err
+	}()
+	require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
+	assert.Zero(t, asked.Load(), "nothing was read")
+	clk.ahead.Store(0)
+	require.NoError(t, w.goAhead(t.Context()))
+	clk.Step(askAgain)
+	require.Eventually(t, func() bool { return asked.Load() > 0 }, 30*time.Second, time.Millisecond, "the second try runs")
+	require.NotErrorIs(t, <-ended, errSkewed)
+	assert.Equal(t, 1, strings.Count(said.String(), "could not begin: this machine's clock"), said.String())
 }
 
 // TestTheInstallationsPlaybookLiesUnderThoseOfAFleet: what a fleet says of its windows holds over it, and what it closes stays closed.

@@ -265,7 +265,7 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 	around.Go(func() { w.watchMigrations(watching, sights) })
 	around.Go(func() { w.watchRecord(watching, sights) })
 	worker := &fleet.Worker{
-		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Look: w.look, Gate: w.gate,
+		Book: w.book, Clock: w.app.Clock, Wait: w.o.run.wait, Tell: w.tell, Sights: sights, Run: w.runMember, Look: w.look, Gate: w.goAhead,
 		Keep: func(ctx context.Context, record *fleet.Record) error {
 			if err := w.gate(ctx); err != nil {
 				return err
@@ -290,9 +290,18 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 // gate asks for the fleet's lock.
 func (w *fleetWork) gate(ctx context.Context) error { return later(w.lock.Gate(ctx)) }
 
+// goAhead asks for the lock and, where windows count, for the time: a clock that is wrong is nothing that a cluster failed by.
+func (w *fleetWork) goAhead(ctx context.Context) error {
+	err := w.gate(ctx)
+	if err != nil || !slices.ContainsFunc(w.roster.Groups, func(g fleet.Group) bool { return g.Door != nil }) {
+		return err
+	}
+	return later(w.rightClock(ctx))
+}
+
 // later marks errors that pass by themselves.
 func later(err error) error {
-	if err != nil && migrate.Passes(err) {
+	if err != nil && (migrate.Passes(err) || errors.Is(err, errSkewed)) {
 		return fmt.Errorf("%w: %w", err, fleet.ErrLater)
 	}
 	return err
@@ -653,6 +662,8 @@ func refused(err error) fleet.Outcome {
 		return fleet.Outcome{Standing: fleet.Paused}
 	case err == nil:
 		return fleet.Outcome{Standing: fleet.Ready}
+	case errors.Is(err, errSkewed):
+		return fleet.Outcome{Standing: fleet.Ready, Message: err.Error()}
 	}
 	return fleet.Outcome{Standing: fleet.Failed, Message: err.Error(), Classes: []string{fleet.ClassError}}
 }

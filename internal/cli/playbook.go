@@ -435,6 +435,9 @@ const (
 	skewStep = 10 * time.Second
 )
 
+// errSkewed is what is wrong with a clock that differs. It may pass: a machine that wakes sets its clock a moment later.
+var errSkewed = errors.New("windows would open at the wrong time")
+
 // rightClock compares this machine's clock with the management cluster's.
 func (s *session) rightClock(ctx context.Context) error {
 	config, err := kube.ConfigOf(s.kube)
@@ -450,7 +453,7 @@ func (s *session) rightClock(ctx context.Context) error {
 		if skew < 0 {
 			side = "behind"
 		}
-		return withHint(fmt.Errorf("this machine's clock is %s %s that of the management cluster: windows would open at the wrong time", skew.Abs().Round(skewStep), side), "set the clock")
+		return withHint(fmt.Errorf("this machine's clock is %s %s that of the management cluster: %w", skew.Abs().Round(skewStep), side, errSkewed), "set the clock")
 	}
 	return nil
 }

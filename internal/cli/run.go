@@ -368,9 +368,9 @@ const (
 	startTries = 5
 )
 
-// notBegun tells of a run that ended before its first step because the API server did not answer.
+// notBegun tells of a run that ended before its first step because the API server did not answer, or because this machine's clock was wrong.
 func notBegun(result migrate.Result, err error) bool {
-	return result.Outcome == "" && kube.Transient(err)
+	return result.Outcome == "" && (kube.Transient(err) || errors.Is(err, errSkewed))
 }
 
 // worthWaiting tells that a run can rest where it ended, and will know when it can go on.
@@ -505,16 +505,18 @@ func (s *session) sleep(ctx context.Context, id string, until time.Time) {
 	s.nap(ctx, until)
 }
 
-// nap is sleep that says nothing.
+// nap is sleep that says nothing. It gets no longer than it was when it began: a clock that was an hour ahead, and is set back, would make an hour of a minute.
 func (s *session) nap(ctx context.Context, until time.Time) {
-	for ctx.Err() == nil {
-		left := until.Sub(s.app.Clock.Now().Round(0))
+	for most := until.Sub(s.app.Clock.Now().Round(0)); ctx.Err() == nil; {
+		left := min(most, until.Sub(s.app.Clock.Now().Round(0)))
 		if left <= 0 {
 			return
 		}
-		timer := s.app.Clock.NewTimer(min(left, fleet.MostNap))
+		left = min(left, fleet.MostNap)
+		timer := s.app.Clock.NewTimer(left)
 		select {
 		case <-timer.C():
+			most -= left
 		case <-ctx.Done():
 			timer.Stop()
 		}

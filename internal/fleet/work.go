@@ -31,7 +31,7 @@ type Worker struct {
 	Look func(ctx context.Context, start Start) *Outcome
 	// Keep writes the record.
 	Keep func(ctx context.Context, record *Record) error
-	// Gate says whether this run still has the fleet's lock; nil when there is none.
+	// Gate says whether something may begin: this run still has the fleet's lock, and the time is right; nil when nobody asks.
 	Gate func(ctx context.Context) error
 	// Sights tells of changes; nil when nobody watches.
 	Sights <-chan Sight
@@ -88,7 +88,8 @@ const (
 // ErrNotKept means that the fleet's record could not be written.
 var ErrNotKept = errors.New("the fleet's record could not be written, so a hold would be lost; nothing begins any more")
 
-// ErrLater is what errors of [Worker.Gate] and [Worker.Keep] wrap that pass by themselves: an API server that restarts when a window opens must not end a run of weeks.
+// ErrLater is what errors of [Worker.Gate] and [Worker.Keep] wrap that pass by themselves: an API server that restarts when a window opens, or a clock that is wrong for a moment, must not
+// end a run of weeks.
 var ErrLater = errors.New("it may pass by itself")
 
 // gateAgain is how long nothing begins after such an error, and gatePatience how long a run that is not to wait bears with it.
@@ -267,8 +268,10 @@ func (w *Worker) await(ctx context.Context, d Decision) {
 	} else {
 		w.say(d)
 	}
-	for early := true; early; {
-		early = w.nap(ctx, d.Wake, stop, sights)
+	// No wait gets longer than it was when it began: a clock that was an hour ahead, and is set back, would make an hour of half a minute.
+	most := d.Wake.Sub(w.Clock.Now().Round(0))
+	for early := true; early; most -= MostNap {
+		early = w.nap(ctx, d.Wake, most, stop, sights)
 	}
 }
 
@@ -276,11 +279,11 @@ func (w *Worker) await(ctx context.Context, d Decision) {
 // every now and then, which asks nobody anything.
 const MostNap = time.Minute
 
-// nap waits for a part of the time until it has come to wake, if it ever has, or until something happens; true tells that nothing did, and the time is still to come.
-func (w *Worker) nap(ctx context.Context, wake time.Time, stop <-chan struct{}, sights <-chan Sight) bool {
+// nap waits for a part of the time until it has come to wake, if it ever has, or most is over, or something happens; true tells that nothing did, and the time is still to come.
+func (w *Worker) nap(ctx context.Context, wake time.Time, most time.Duration, stop <-chan struct{}, sights <-chan Sight) bool {
 	var alarm <-chan time.Time
 	if !wake.IsZero() {
-		left := wake.Sub(w.Clock.Now().Round(0))
+		left := min(most, wake.Sub(w.Clock.Now().Round(0)))
 		if left <= 0 {
 			return false
 		}

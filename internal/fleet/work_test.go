@@ -238,6 +238,28 @@ func TestAWaitEndsWithTheWallAlsoWhenTheMachineSlept(t *testing.T) {
 	assert.Equal(t, 1, waits, "a look at the wall says nothing")
 }
 
+// TestAClockThatIsSetBackMakesNoWaitLonger: what is asked again in half a minute, because the clock was an hour ahead, is not asked in an hour.
+func TestAClockThatIsSetBackMakesNoWaitLonger(t *testing.T) {
+	t.Parallel()
+	clk, s := &wall{FakeClock: clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z"))}, newStage()
+	clk.ahead.Store(int64(time.Hour))
+	w := workerOf(t, s, clk.FakeClock, "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n")
+	w.Clock, w.Wait = clk, true
+	w.Gate = func(context.Context) error {
+		if clk.ahead.Load() > 0 {
+			return fmt.Errorf("the clock is wrong: %w", ErrLater)
+		}
+		return nil
+	}
+	out := work(t.Context(), w)
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	clk.ahead.Store(0)
+	clk.Step(gateAgain)
+	require.Eventually(t, func() bool { return len(s.begun) > 0 }, 10*time.Second, time.Millisecond)
+	s.end("a") <- adopted(clk.Now())
+	assert.Equal(t, Done, (<-out).how)
+}
+
 // TestWhatSomebodyElseWorksOnIsLeftAlone: its lock is looked at ever more rarely, all refusals are one row, and the watch tells when his run has ended.
 func TestWhatSomebodyElseWorksOnIsLeftAlone(t *testing.T) {
 	t.Parallel()
