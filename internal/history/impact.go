@@ -52,7 +52,7 @@ type Shortage struct {
 	// Fewer is how long it had fewer ready pods than wanted, and None how long it had none, both as Go durations and in sum.
 	Fewer string `json:"fewer"`
 	None  string `json:"none,omitempty"`
-	// Already tells that it was so when the measuring began: that time does not count.
+	// Already tells that it was so when the measuring began: until it has had all that it wanted, only the loss of pods that it had counts.
 	Already bool `json:"already,omitempty"`
 }
 

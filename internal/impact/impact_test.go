@@ -72,6 +72,35 @@ func TestWhatWasMissingBeforeIsNotBlamedOnAnybody(t *testing.T) {
 	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "5s", Already: true}}, l.result(at(45))[0].Workloads, "what is missing later is")
 }
 
+// TestWhatIsLostOfTooFewCounts: a workload that lacked a pod all the time has users all the same, until the last one goes.
+func TestWhatIsLostOfTooFewCounts(t *testing.T) {
+	t.Parallel()
+	l := newLedger(nil)
+	l.want(workload{"Deployment", "shop", "echo"}, 3, at(0))
+	l.enter(echo("a", "old", true), at(0))
+	l.enter(echo("b", "old", true), at(0))
+	l.enter(echo("c", "other", false), at(0))
+	l.begin(at(0))
+	l.enter(echo("a", "old", false), at(10))
+	l.enter(echo("b", "old", false), at(10))
+	l.enter(echo("a", "old", true), at(40))
+	l.enter(echo("b", "old", true), at(40))
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "30s", None: "30s", Already: true}}, l.result(at(60))[0].Workloads)
+
+	// A new one has lost nothing as long as more come.
+	fresh := workload{"Deployment", "shop", "fresh"}
+	of := func(uid string, ready bool) pod {
+		return pod{uid: types.UID(uid), namespace: "shop", node: "other", owner: fresh, ready: ready, moves: true}
+	}
+	l.want(fresh, 3, at(60))
+	l.enter(of("x", true), at(61))
+	l.enter(of("y", true), at(62))
+	l.enter(of("x", false), at(70))
+	l.enter(of("x", true), at(72))
+	l.enter(of("z", true), at(80))
+	assert.Equal(t, history.Shortage{Kind: "Deployment", Name: "fresh", Fewer: "2s"}, l.result(at(90))[0].Workloads[1])
+}
+
 func TestNothingIsMissedOfWhatNobodyWants(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(l *ledger){

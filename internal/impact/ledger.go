@@ -41,8 +41,9 @@ type ledger struct {
 type state struct {
 	fewer, none           time.Duration
 	fewerSince, noneSince time.Time
-	// already tells that it lacked some when the ledger was opened, and has ever since.
+	// already tells that it lacked some when the ledger was opened, and has ever since. Until then had is the most that were ready: it can lose no more than those.
 	already, wasAlready bool
+	had                 int
 }
 
 func newLedger(leaving []string) *ledger {
@@ -55,7 +56,7 @@ func newLedger(leaving []string) *ledger {
 	return l
 }
 
-// begin opens the ledger: what is missing now was missing before.
+// begin opens the ledger: what is missing now was missing before, and only what is lost of the rest counts.
 func (l *ledger) begin(now time.Time) {
 	l.open = true
 	for w := range l.wanted {
@@ -121,12 +122,14 @@ func (l *ledger) look(w workload, now time.Time) {
 		s = &state{}
 		l.states[w] = s
 	}
-	fewer, none := l.ready[w] < l.wanted[w], l.wanted[w] > 0 && l.ready[w] <= 0
-	if !fewer {
-		s.already = false
+	ready, enough := l.ready[w], l.wanted[w]
+	s.already = s.already && ready < enough
+	if s.already {
+		s.had = max(s.had, ready)
+		enough = min(enough, s.had)
 	}
-	s.fewer += lasted(&s.fewerSince, fewer && !s.already, now)
-	s.none += lasted(&s.noneSince, none && !s.already, now)
+	s.fewer += lasted(&s.fewerSince, ready < enough, now)
+	s.none += lasted(&s.noneSince, ready <= 0 && enough > 0, now)
 }
 
 // lasted starts or goes on with a time, or ends it and says how long it was.

@@ -86,11 +86,16 @@ func affectedText(n history.Affected) string {
 		parts = append(parts, "evictions were refused for "+spokenDuration(n.Refused)+", by disruption budgets")
 	}
 	for _, w := range n.Workloads {
-		text := w.Kind + " " + w.Name + " had fewer pods ready than wanted for " + w.Fewer
+		text := w.Kind + " " + w.Name + " had fewer pods ready than wanted"
 		switch {
-		case w.Already && w.Fewer == "0s":
-			text = w.Kind + " " + w.Name + " had fewer pods ready than wanted before"
-		case w.None != "":
+		case !w.Already:
+			text += " for " + w.Fewer
+		case w.Fewer == "0s":
+			text += " before"
+		default:
+			text += " before, and fewer than it had for " + w.Fewer
+		}
+		if w.None != "" {
 			text += ", none for " + w.None
 		}
 		parts = append(parts, text)

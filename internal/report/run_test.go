@@ -299,6 +299,21 @@ func TestWhatWasSeenIsInTheReport(t *testing.T) {
 	assert.NotContains(t, customer.String(), seen)
 }
 
+// TestAWorkloadThatLackedPodsBeforeIsToldToHaveLostTheRest, if it has: its users had none.
+func TestAWorkloadThatLackedPodsBeforeIsToldToHaveLostTheRest(t *testing.T) {
+	t.Parallel()
+	for want, shortage := range map[string]history.Shortage{
+		"Deployment front had fewer pods ready than wanted for 12s, none for 3s":                                  {Fewer: "12s", None: "3s"},
+		"Deployment front had fewer pods ready than wanted before":                                                {Fewer: "0s", Already: true},
+		"Deployment front had fewer pods ready than wanted before, and fewer than it had for 3m0s, none for 2m0s": {Fewer: "3m0s", None: "2m0s", Already: true},
+	} {
+		doc := runOfAl9qy()
+		shortage.Kind, shortage.Name = "Deployment", "front"
+		doc.Impact.Namespaces[0].Workloads = []history.Shortage{shortage}
+		assert.Contains(t, strings.Join(strings.Fields(string(render(t, "text", doc, report.Options{}))), " "), want)
+	}
+}
+
 func TestAFinishedMigrationHasNothingToProve(t *testing.T) {
 	t.Parallel()
 	doc := runOfAl9qy()
