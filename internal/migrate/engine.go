@@ -916,7 +916,7 @@ func (e *Engine) electing(ctx context.Context) error {
 // doubling notes that etcd is about to need two members, before it does: how long it did has to be told also when the run that began it was killed.
 func (e *Engine) doubling(ctx context.Context) error {
 	status := &e.Journal.Object.Status
-	status.TwoMembersSince, status.TwoMembersUntil = e.Journal.soon(), nil
+	status.TwoMembersSince, status.TwoMembersUntil = e.Journal.now(), nil
 	return e.save(ctx)
 }
 
@@ -929,7 +929,7 @@ func (e *Engine) single(ever bool) {
 	case !ever:
 		status.TwoMembersSince = nil // The member left before it had a vote.
 	default:
-		status.TwoMembersUntil = e.Journal.now()
+		status.TwoMembersUntil = e.Journal.soon()
 		e.note(fmt.Sprintf("etcd needed both members for at most %s", status.TwoMembersUntil.Sub(status.TwoMembersSince.Time)))
 	}
 }

@@ -78,6 +78,22 @@ func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
 	assert.Len(t, stretches(t, w), 1)
 }
 
+// TestTheStretchWithTwoMembersIsNotToldTooShort: what is kept of an instant is its second, and it is promised that it was no longer.
+func TestTheStretchWithTwoMembersIsNotToldTooShort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	w.clk.Step(100 * time.Millisecond)
+	require.NoError(t, w.process(t).doubling(t.Context()))
+	const lasted = 58_800 * time.Millisecond
+	w.clk.Step(lasted)
+	e := w.process(t)
+	e.single(true)
+	require.NoError(t, e.save(t.Context()))
+	status := w.status(t).Status
+	assert.GreaterOrEqual(t, status.TwoMembersUntil.Sub(status.TwoMembersSince.Time), lasted)
+	assert.Equal(t, []string{"for at most 59s"}, stretches(t, w))
+}
+
 // TestTheTimeWithoutTheWorkersPortsIsNotedOnce, from the moment in which the first Service was about to go.
 func TestTheTimeWithoutTheWorkersPortsIsNotedOnce(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 )
@@ -70,7 +71,15 @@ func stretchText(s *history.Stretch, past, now string) string {
 	if s.Until == nil {
 		return now + " since " + exact(s.Since)
 	}
-	return past + " for at most " + spokenDuration(s.Until.Sub(s.Since).String()) + ", from " + exact(s.Since) + " to " + exact(*s.Until)
+	return past + " for at most " + spokenMost(s.Until.Sub(s.Since)) + ", from " + exact(s.Since) + " to " + exact(*s.Until)
+}
+
+// spokenMost is never less than what it was: of a longer time the seconds are left out, so it is a minute more.
+func spokenMost(d time.Duration) string {
+	if whole := d.Truncate(time.Minute); d > whole && d > 10*time.Minute {
+		d = whole + time.Minute
+	}
+	return spokenDuration(d.String())
 }
 
 // membersText is the member table in a line.

@@ -299,6 +299,19 @@ func TestWhatWasSeenIsInTheReport(t *testing.T) {
 	assert.NotContains(t, customer.String(), seen)
 }
 
+// TestAtMostIsNeverLessThanItWas: of longer times the report leaves out the seconds.
+func TestAtMostIsNeverLessThanItWas(t *testing.T) {
+	t.Parallel()
+	for want, lasted := range map[string]time.Duration{
+		"9 min 59 s, from": 9*time.Minute + 59*time.Second, "10 min, from": 10 * time.Minute, "14 min, from": 13*time.Minute + 42*time.Second, "3 h, from": 2*time.Hour + 59*time.Minute + time.Second,
+	} {
+		doc := runOfAl9qy()
+		doc.Facts.TwoMembers.Until = new(doc.Facts.TwoMembers.Since.Add(lasted))
+		out := strings.Join(strings.Fields(string(render(t, "text", doc, report.Options{}))), " ")
+		assert.Contains(t, out, "Etcd needed both members for every write for at most "+want)
+	}
+}
+
 // TestAWorkloadThatLackedPodsBeforeIsToldToHaveLostTheRest, if it has: its users had none.
 func TestAWorkloadThatLackedPodsBeforeIsToldToHaveLostTheRest(t *testing.T) {
 	t.Parallel()
