@@ -142,8 +142,9 @@ type Facts struct {
 	// EtcdBefore are the members of etcd before the control plane was replaced, EtcdAfter those after the legacy one had left, or the new one again.
 	EtcdBefore []Member `json:"etcdBefore,omitempty"`
 	EtcdAfter  []Member `json:"etcdAfter,omitempty"`
-	// TwoMembers is when etcd needed both members for every write.
-	TwoMembers *Stretch `json:"twoMembers,omitempty"`
+	// TwoMembers is when etcd needed both members for every write, the last time. TwoMembersEarlier are the times before, each ended when the control plane was taken back.
+	TwoMembers        *Stretch  `json:"twoMembers,omitempty"`
+	TwoMembersEarlier []Stretch `json:"twoMembersEarlier,omitempty"`
 	// Unpublished is when nobody published the workers' ports.
 	Unpublished *Stretch `json:"unpublished,omitempty"`
 	// Authority says who had the private key of the cluster's certificate authority.

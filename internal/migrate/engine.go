@@ -913,9 +913,13 @@ func (e *Engine) electing(ctx context.Context) error {
 	return e.save(ctx)
 }
 
-// doubling notes that etcd is about to need two members, before it does: how long it did has to be told also when the run that began it was killed.
+// doubling notes that etcd is about to need two members, before it does: how long it did has to be told also when the run that began it was killed. What was noted before the control
+// plane was taken back stays on record.
 func (e *Engine) doubling(ctx context.Context) error {
 	status := &e.Journal.Object.Status
+	if since, until := status.TwoMembersSince, status.TwoMembersUntil; since != nil && until != nil {
+		status.TwoMembersEarlier = append(status.TwoMembersEarlier, migrationv1alpha1.Stretch{Since: *since, Until: *until})
+	}
 	status.TwoMembersSince, status.TwoMembersUntil = e.Journal.now(), nil
 	return e.save(ctx)
 }
@@ -928,6 +932,10 @@ func (e *Engine) single(ever bool) {
 	case status.TwoMembersSince == nil || status.TwoMembersUntil != nil:
 	case !ever:
 		status.TwoMembersSince = nil // The member left before it had a vote.
+		if last := len(status.TwoMembersEarlier) - 1; last >= 0 {
+			before := status.TwoMembersEarlier[last]
+			status.TwoMembersSince, status.TwoMembersUntil, status.TwoMembersEarlier = &before.Since, &before.Until, status.TwoMembersEarlier[:last]
+		}
 	default:
 		status.TwoMembersUntil = e.Journal.soon()
 		e.note(fmt.Sprintf("etcd needed both members for at most %s", status.TwoMembersUntil.Sub(status.TwoMembersSince.Time)))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
@@ -67,15 +66,45 @@ func TestTheStretchWithTwoMembersIsNotedOnce(t *testing.T) {
 	status := w.status(t).Status
 	assert.Equal(t, 100*time.Second, status.TwoMembersUntil.Sub(status.TwoMembersSince.Time))
 
-	// A second migration after a rollback has a stretch of its own, or none.
+	// A second try after a rollback has a stretch of its own, or none: what was before it stays on record, for the report and for the proof.
+	first := FactsOf(w.status(t)).TwoMembers
 	require.NoError(t, e.doubling(t.Context()))
 	assert.Nil(t, w.status(t).Status.TwoMembersUntil)
+	assert.Equal(t, []history.Stretch{*first}, FactsOf(w.status(t)).TwoMembersEarlier)
 	w.process(t).single(false)
 	e = w.process(t)
 	e.single(false)
 	require.NoError(t, e.save(t.Context()))
-	assert.Equal(t, (*metav1.Time)(nil), w.status(t).Status.TwoMembersSince)
+	assert.Equal(t, &history.Facts{TwoMembers: first}, FactsOf(w.status(t)))
+	assert.True(t, CourseOf(w.status(t), nil).TwoMembers)
 	assert.Len(t, stretches(t, w), 1)
+
+	w.clk.Step(time.Hour)
+	require.NoError(t, e.doubling(t.Context()))
+	w.clk.Step(time.Minute)
+	e = w.process(t)
+	require.NoError(t, e.doubling(t.Context())) // The vote had not been given yet.
+	w.clk.Step(40 * time.Second)
+	e.single(true)
+	require.NoError(t, e.save(t.Context()))
+	facts := FactsOf(w.status(t))
+	assert.Equal(t, []history.Stretch{*first}, facts.TwoMembersEarlier)
+	assert.Equal(t, 40*time.Second, facts.TwoMembers.Until.Sub(facts.TwoMembers.Since))
+	assert.Equal(t, []string{"for at most 1m40s", "for at most 40s"}, stretches(t, w))
+}
+
+// TestAVoteThatWasNotGivenIsNoStretch, for the report or for the proof.
+func TestAVoteThatWasNotGivenIsNoStretch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	require.NoError(t, w.process(t).doubling(t.Context()))
+	assert.True(t, CourseOf(w.status(t), nil).TwoMembers, "it may be given in this moment")
+	e := w.process(t)
+	e.single(false)
+	require.NoError(t, e.save(t.Context()))
+	assert.Nil(t, FactsOf(w.status(t)))
+	assert.False(t, CourseOf(w.status(t), nil).TwoMembers)
+	assert.Empty(t, stretches(t, w))
 }
 
 // TestTheStretchWithTwoMembersIsNotToldTooShort: what is kept of an instant is its second, and it is promised that it was no longer.

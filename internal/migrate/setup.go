@@ -311,6 +311,10 @@ func FactsOf(object *migrationv1alpha1.ClusterMigration) *history.Facts {
 		EtcdBefore: members(status.EtcdBefore), EtcdAfter: members(status.EtcdAfter),
 		TwoMembers: stretch(status.TwoMembersSince, status.TwoMembersUntil), Unpublished: stretch(status.UnpublishedSince, status.UnpublishedUntil),
 	}
+	for i := range status.TwoMembersEarlier {
+		s := &status.TwoMembersEarlier[i]
+		facts.TwoMembersEarlier = append(facts.TwoMembersEarlier, *stretch(&s.Since, &s.Until))
+	}
 	if a := status.Authority; a != nil {
 		facts.Authority = &history.Exposure{By: a.By, From: a.From, At: a.At.UTC()}
 	}

@@ -28,29 +28,7 @@ func factLines(f *history.Facts, audience Audience) []string {
 	if len(f.EtcdBefore) > 0 && len(f.EtcdAfter) > 0 && customer {
 		lines = append(lines, "The database had "+plural(len(f.EtcdBefore), "member")+" before and "+plural(len(f.EtcdAfter), "member")+" after")
 	}
-	for _, s := range []struct {
-		stretch         *history.Stretch
-		past, now       string
-		told, toldSoFar string
-	}{
-		{
-			f.TwoMembers, "Etcd needed both members for every write", "Etcd may need both members, and the loss of either stops writes,",
-			"The database needed both of its members", "The database may need both of its members, and if one fails nothing can be changed in the cluster,",
-		},
-		{
-			f.Unpublished, "Nobody published the workers' ports", "Nobody may publish the workers' ports",
-			"The workers' ports were published by nobody", "The workers' ports may be published by nobody",
-		},
-	} {
-		if s.stretch == nil {
-			continue
-		}
-		past, now := s.past, s.now
-		if customer {
-			past, now = s.told, s.toldSoFar
-		}
-		lines = append(lines, stretchText(s.stretch, past, now))
-	}
+	lines = append(lines, stretchLines(f, customer)...)
 	if p := f.Proved; p != nil {
 		what := map[bool]string{true: "Whether machines and the database were left running was compared last at ", false: "Compared with before the first change, last at "}[customer]
 		lines = append(lines, what+exact(p.At)+": "+p.Outcome)
@@ -62,6 +40,38 @@ func factLines(f *history.Facts, audience Audience) []string {
 	default:
 		lines = append(lines, "The private key of the cluster's CA was read by "+a.By+" from "+a.From+", and is in the management cluster since "+exact(a.At)+
 			": whoever may read its Secrets there can issue any certificate of the cluster")
+	}
+	return lines
+}
+
+// stretchLines tell of the times in which something was at stake, the oldest first.
+func stretchLines(f *history.Facts, customer bool) []string {
+	var lines []string
+	for _, s := range []struct {
+		earlier         []history.Stretch
+		stretch         *history.Stretch
+		past, now       string
+		told, toldSoFar string
+	}{
+		{
+			f.TwoMembersEarlier, f.TwoMembers, "Etcd needed both members for every write", "Etcd may need both members, and the loss of either stops writes,",
+			"The database needed both of its members", "The database may need both of its members, and if one fails nothing can be changed in the cluster,",
+		},
+		{
+			nil, f.Unpublished, "Nobody published the workers' ports", "Nobody may publish the workers' ports",
+			"The workers' ports were published by nobody", "The workers' ports may be published by nobody",
+		},
+	} {
+		past, now := s.past, s.now
+		if customer {
+			past, now = s.told, s.toldSoFar
+		}
+		for i := range s.earlier {
+			lines = append(lines, stretchText(&s.earlier[i], past, now))
+		}
+		if s.stretch != nil {
+			lines = append(lines, stretchText(s.stretch, past, now))
+		}
 	}
 	return lines
 }

@@ -312,6 +312,18 @@ func TestAtMostIsNeverLessThanItWas(t *testing.T) {
 	}
 }
 
+// TestEveryStretchWithTwoMembersIsTold, also the long one before a rollback.
+func TestEveryStretchWithTwoMembersIsTold(t *testing.T) {
+	t.Parallel()
+	doc := runOfAl9qy()
+	doc.Facts.TwoMembersEarlier = []history.Stretch{{Since: madeAt().Add(-4 * time.Hour), Until: new(madeAt().Add(-time.Hour))}}
+	for audience, sentence := range map[report.Audience]string{"": "Etcd needed both members for every write", report.Customer: "The database needed both of its members"} {
+		out := strings.Join(strings.Fields(string(render(t, "text", doc, report.Options{Audience: audience}))), " ")
+		assert.Contains(t, out, sentence+" for at most 3 h, from", "the first try")
+		assert.Contains(t, out, sentence+" for at most 1 min 43 s, from", "the second one")
+	}
+}
+
 // TestAWorkloadThatLackedPodsBeforeIsToldToHaveLostTheRest, if it has: its users had none.
 func TestAWorkloadThatLackedPodsBeforeIsToldToHaveLostTheRest(t *testing.T) {
 	t.Parallel()

@@ -305,6 +305,16 @@ type AuthorityExposure struct {
 	At metav1.Time `json:"at"`
 }
 
+// Stretch is a time that is over: from before it began to after it had ended.
+type Stretch struct {
+	// since is when it was about to begin.
+	// +required
+	Since metav1.Time `json:"since"`
+	// until is when it was first seen to be over.
+	// +required
+	Until metav1.Time `json:"until"`
+}
+
 // ClusterMigrationStatus is what happened so far. It is what a resumed run goes by.
 // +kubebuilder:validation:MinProperties=1
 type ClusterMigrationStatus struct {
@@ -366,6 +376,11 @@ type ClusterMigrationStatus struct {
 	// twoMembersUntil is when it was first seen to need only one again. It is not set while it may need both.
 	// +optional
 	TwoMembersUntil *metav1.Time `json:"twoMembersUntil,omitempty"`
+	// twoMembersEarlier are the times in which it needed both before the control plane was taken back, the oldest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	TwoMembersEarlier []Stretch `json:"twoMembersEarlier,omitempty"`
 	// unpublishedSince is when the legacy Service that publishes the workers' ports was about to go.
 	// +optional
 	UnpublishedSince *metav1.Time `json:"unpublishedSince,omitempty"`
