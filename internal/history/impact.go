@@ -17,7 +17,7 @@ type Impact struct {
 	Answers []Answers `json:"answers"`
 	// Namespaces are those of the workload cluster in which something was moved, or was not as many as wanted for a while.
 	Namespaces []Affected `json:"namespaces,omitempty"`
-	// Unwatched says why pods were not watched, or not all the time.
+	// Unwatched says why pods were not watched, or not to the end.
 	Unwatched string `json:"unwatched,omitempty"`
 }
 
@@ -27,7 +27,7 @@ type Answers struct {
 	Name   string `json:"name"`
 	Asked  int    `json:"asked"`
 	Failed int    `json:"failed"`
-	// Gap is the longest time from one answer to the next, as a Go duration; absent with less than two answers.
+	// Gap is the longest time from one answer to the next, or to the end when the last question found none, as a Go duration; absent when nobody can tell.
 	Gap string `json:"gap,omitempty"`
 	// FirstFailure, LastFailure and Error tell of questions without an answer.
 	FirstFailure *time.Time `json:"firstFailure,omitempty"`

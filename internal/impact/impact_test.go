@@ -3,7 +3,9 @@ package impact
 import (
 	"context"
 	"errors"
+	"net/url"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -194,6 +198,67 @@ func TestWithoutTheRightToListItSaysSo(t *testing.T) {
 	assert.Contains(t, x.Stop().Unwatched, "watching pods: ")
 }
 
+// TestAWatchThatBreaksIsTold when it does not come back: what happened since then nobody has heard.
+func TestAWatchThatBreaksIsTold(t *testing.T) {
+	t.Parallel()
+	type answer func() (apiwatch.Interface, error)
+	refused := func() (apiwatch.Interface, error) {
+		return nil, &url.Error{Op: "Get", URL: "https://10.1.2.3/api/v1/pods?resourceVersion=4711", Err: syscall.ECONNREFUSED}
+	}
+	silent := func() (apiwatch.Interface, error) { return apiwatch.NewEmptyWatch(), nil }
+	there := func() (apiwatch.Interface, error) { return apiwatch.NewFake(), nil }
+	for name, test := range map[string]struct {
+		then []answer
+		want string
+	}{
+		"nobody is there":     {[]answer{refused}, "watching pods: connection refused"},
+		"nobody answers":      {[]answer{silent}, "watching pods: no answer"},
+		"somebody comes back": {[]answer{refused, there}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := fake.NewClientset()
+			first := apiwatch.NewFake()
+			var asked atomic.Int64
+			client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, apiwatch.Interface, error) {
+				n := int(asked.Add(1))
+				if n == 1 {
+					return true, first, nil
+				}
+				events, err := test.then[min(n-2, len(test.then)-1)]()
+				return true, events, err
+			})
+			x := Meter{Clock: clock.RealClock{}, Every: time.Second, Client: client}.Start(t.Context())
+			see := func(is func() bool) {
+				require.Eventually(t, func() bool { x.watched.mu.Lock(); defer x.watched.mu.Unlock(); return is() }, 20*time.Second, time.Millisecond)
+			}
+			see(func() bool { return x.watched.ledger.open && asked.Load() == 1 })
+			first.Stop()
+			see(func() bool {
+				return int(asked.Load()) > len(test.then) && (len(x.watched.trouble) > 0) == (test.want != "")
+			})
+			assert.Equal(t, test.want, x.Stop().Unwatched)
+		})
+	}
+}
+
+// TestAnOldAPIServerIsNoTrouble: it is asked at first for what it does not know.
+func TestAnOldAPIServerIsNoTrouble(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset()
+	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, apiwatch.Interface, error) {
+		return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", nil)
+	})
+	w := &watched{trouble: map[string]string{}}
+	pods := listWatch(w, "pods", client.CoreV1().Pods(metav1.NamespaceAll))
+	_, err := pods.WatchWithContext(t.Context(), metav1.ListOptions{SendInitialEvents: new(true)})
+	require.Error(t, err)
+	assert.Empty(t, w.trouble)
+	_, err = pods.WatchWithContext(t.Context(), metav1.ListOptions{})
+	require.Error(t, err)
+	assert.NotEmpty(t, w.trouble)
+}
+
 func TestTheLongestTimeWithoutAnAnswerSpansFailures(t *testing.T) {
 	t.Parallel()
 	var a answers
@@ -203,11 +268,26 @@ func TestTheLongestTimeWithoutAnAnswerSpansFailures(t *testing.T) {
 	}{{0, 0, nil}, {1, 1, nil}, {2, 12, errors.New("no answer")}, {13, 14, nil}, {15, 15, nil}} {
 		a.count(at(one.asked), at(one.answered), one.err)
 	}
-	got := a.result()
+	got := a.result(at(60))
 	assert.Equal(t, "13s", got.Gap)
 	assert.Equal(t, 5, got.Asked)
 	assert.Equal(t, 1, got.Failed)
 	assert.Equal(t, at(2), *got.FirstFailure)
+}
+
+// TestATimeWithoutAnAnswerCountsUntilTheEnd: an API that is away when the run ends was away the longest.
+func TestATimeWithoutAnAnswerCountsUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	var a, never answers
+	a.count(at(0), at(0), nil)
+	for second := 1; second < 60; second++ {
+		a.count(at(second), at(second), errors.New("no answer"))
+		never.count(at(second), at(second), errors.New("no answer"))
+	}
+	assert.Equal(t, "1m0s", a.result(at(60)).Gap)
+	assert.Empty(t, never.result(at(60)).Gap, "there is no answer from which to count")
+	a.count(at(61), at(61), nil)
+	assert.Equal(t, "1m1s", a.result(at(90)).Gap, "it answers")
 }
 
 func TestAQuestionThatTheEndInterruptsDoesNotCount(t *testing.T) {

@@ -51,6 +51,8 @@ type answers struct {
 	told history.Answers
 	last time.Time
 	gap  time.Duration
+	// away tells that the last question found no answer.
+	away bool
 }
 
 // Start begins to ask and to watch. Nothing that cannot be reached is an error: that is what is measured.
@@ -71,11 +73,12 @@ func (m Meter) Start(parent context.Context) *Measurement {
 func (x *Measurement) Stop() *history.Impact {
 	x.cancel()
 	x.asking.Wait()
+	now := x.meter.Clock.Now()
 	out := &history.Impact{
-		From: x.from.UTC(), Until: x.meter.Clock.Now().UTC(), Every: x.meter.Every.String(), Answers: []history.Answers{},
+		From: x.from.UTC(), Until: now.UTC(), Every: x.meter.Every.String(), Answers: []history.Answers{},
 	}
 	for i := range x.answers {
-		out.Answers = append(out.Answers, x.answers[i].result())
+		out.Answers = append(out.Answers, x.answers[i].result(now))
 	}
 	if x.watched != nil {
 		x.watched.stop()
@@ -107,7 +110,8 @@ func (x *Measurement) ask(ctx context.Context, q Question, a *answers) {
 
 func (a *answers) count(asked, answered time.Time, err error) {
 	a.told.Asked++
-	if err != nil {
+	a.away = err != nil
+	if a.away {
 		at := asked.UTC()
 		a.told.Failed++
 		a.told.LastFailure, a.told.Error = &at, err.Error()
@@ -122,9 +126,14 @@ func (a *answers) count(asked, answered time.Time, err error) {
 	a.last = answered
 }
 
-func (a *answers) result() history.Answers {
-	if a.gap > 0 {
-		a.told.Gap = a.gap.Round(time.Millisecond).String()
+// result tells of the answers so far. A time without any that goes on counts until now: nobody knows that it ends.
+func (a *answers) result(now time.Time) history.Answers {
+	gap := a.gap
+	if a.away && !a.last.IsZero() {
+		gap = max(gap, now.Sub(a.last))
+	}
+	if gap > 0 {
+		a.told.Gap = gap.Round(time.Millisecond).String()
 	}
 	return a.told
 }

@@ -3,16 +3,21 @@ package impact
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubectl/pkg/util/podutils"
 	"k8s.io/utils/clock"
@@ -24,48 +29,80 @@ import (
 // watched are the pods and workloads of a cluster, kept account of as they change.
 type watched struct {
 	clock   clock.PassiveClock
-	factory informers.SharedInformerFactory
-	begun   sync.WaitGroup
+	running sync.WaitGroup
 
 	mu     sync.Mutex
 	ledger *ledger
-	// trouble is the last thing that kept a list or watch from working, until one works again.
+	// trouble is the last thing that kept a kind from being listed or watched, until it is watched again.
 	trouble map[string]string
 }
 
 // watch lists and watches pods, Deployments and StatefulSets. Of a pod only what counts is kept: a cluster may have thousands.
 func watch(ctx context.Context, m Meter) *watched {
-	w := &watched{
-		clock: m.Clock, ledger: newLedger(m.Leaving), trouble: map[string]string{},
-		factory: informers.NewSharedInformerFactoryWithOptions(m.Client, 0, informers.WithTransform(shrink)),
-	}
+	w := &watched{clock: m.Clock, ledger: newLedger(m.Leaving), trouble: map[string]string{}}
+	core, apps := m.Client.CoreV1(), m.Client.AppsV1()
 	var synced []cache.InformerSynced
-	for kind, informer := range map[string]cache.SharedIndexInformer{
-		"pods": w.factory.Core().V1().Pods().Informer(), "deployments": w.factory.Apps().V1().Deployments().Informer(),
-		"statefulsets": w.factory.Apps().V1().StatefulSets().Informer(),
+	for _, kind := range []struct {
+		name   string
+		object runtime.Object
+		from   *cache.ListWatch
+	}{
+		{"pods", &corev1.Pod{}, listWatch(w, "pods", core.Pods(metav1.NamespaceAll))},
+		{"deployments", &appsv1.Deployment{}, listWatch(w, "deployments", apps.Deployments(metav1.NamespaceAll))},
+		{"statefulsets", &appsv1.StatefulSet{}, listWatch(w, "statefulsets", apps.StatefulSets(metav1.NamespaceAll))},
 	} {
+		informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(kind.from, m.Client), kind.object, 0, cache.Indexers{})
 		// Neither fails before the informer has started.
-		_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { w.failed(kind, err) })
+		_ = informer.SetTransform(shrink)
+		_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) { w.heard(ctx, kind.name, err) })
 		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: w.changed, UpdateFunc: func(_, now any) { w.changed(now) }, DeleteFunc: w.gone,
 		})
 		if err != nil {
-			w.failed(kind, err)
+			w.heard(ctx, kind.name, err)
 			continue
 		}
 		synced = append(synced, registration.HasSynced)
+		w.running.Go(func() { informer.RunWithContext(ctx) })
 	}
-	w.factory.StartWithContext(ctx)
-	w.begun.Go(func() {
+	w.running.Go(func() {
 		if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 			return
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.trouble = map[string]string{}
 		w.ledger.begin(w.clock.Now())
 	})
 	return w
+}
+
+// lister is what the clients of all kinds can do.
+type lister[L runtime.Object] interface {
+	List(ctx context.Context, opts metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error)
+}
+
+// listWatch lists and watches a kind, and notes whether watching works. An informer tells of lists that fail; where nobody answers a watch it goes on asking, and tells no one.
+func listWatch[L runtime.Object](w *watched, kind string, of lister[L]) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return of.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			events, err := of.Watch(ctx, o)
+			// Older API servers do not list by a watch, and are asked for a list next.
+			if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
+				w.heard(ctx, kind, cmp.Or(err, unanswered(events)))
+			}
+			return events, err
+		},
+	}
+}
+
+// unanswered is an error for a watch that ended before it began: client-go makes one when a connection is closed or nobody answers in time.
+func unanswered(events apiwatch.Interface) error {
+	if reflect.TypeOf(events) == reflect.TypeOf(apiwatch.NewEmptyWatch()) {
+		return errors.New("no answer")
+	}
+	return nil
 }
 
 // shrink leaves of an object only what is kept account of.
@@ -144,25 +181,34 @@ func podOf(p *corev1.Pod) pod {
 	return out
 }
 
-func (w *watched) failed(kind string, err error) {
+// heard notes that a kind is watched, or what keeps it from that. The end of the measuring does, too, which is no trouble.
+func (w *watched) heard(ctx context.Context, kind string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err == nil {
+		delete(w.trouble, kind)
+		return
+	}
+	// The address has the place in it from which to go on: every try would be a trouble of its own.
+	if outer, ok := errors.AsType[*url.Error](err); ok {
+		err = outer.Err
+	}
 	w.trouble[kind] = fmt.Sprintf("watching %s: %s", kind, err)
 }
 
 // stop waits until nothing is entered any more; the context that watch got has ended.
-func (w *watched) stop() {
-	w.begun.Wait()
-	w.factory.Shutdown()
-}
+func (w *watched) stop() { w.running.Wait() }
 
-// result is what happened, and why that may not be all: a watch that broke and came back has missed nothing.
+// result is what happened, and why that may not be all: a watch that broke and came back has missed nothing, one that is still broken may have.
 func (w *watched) result() ([]history.Affected, string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ledger.open {
-		return w.ledger.result(w.clock.Now()), ""
-	}
 	why := strings.Join(slices.Sorted(maps.Values(w.trouble)), "; ")
+	if w.ledger.open {
+		return w.ledger.result(w.clock.Now()), why
+	}
 	return nil, cmp.Or(why, "the cluster's pods were not listed in time")
 }

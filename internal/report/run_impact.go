@@ -26,9 +26,9 @@ func impactLines(i *history.Impact, audience Audience) []string {
 	}
 	switch {
 	case i.Unwatched != "" && audience == Customer:
-		lines = append(lines, "Whether pods were moved or missing was not watched")
+		lines = append(lines, "Whether pods were moved or missing was not watched all the time")
 	case i.Unwatched != "":
-		lines = append(lines, "Pods were not watched: "+i.Unwatched)
+		lines = append(lines, "Pods were not watched all the time: "+i.Unwatched)
 	case len(i.Namespaces) == 0:
 		lines = append(lines, "No pod was moved, and none was missing")
 	}
