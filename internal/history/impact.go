@@ -38,7 +38,7 @@ type Answers struct {
 // Affected is a namespace in which something happened.
 type Affected struct {
 	Name string `json:"name"`
-	// Moved counts the pods that left a machine that is replaced and belong to something that makes them again.
+	// Moved counts the pods that left a machine that is replaced, from when it was cordoned, and belong to something that makes them again.
 	Moved int `json:"moved"`
 	// Refused is how long evictions were refused, by disruption budgets mostly, as a Go duration; absent when none was.
 	Refused   string     `json:"refused,omitempty"`

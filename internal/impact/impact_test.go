@@ -48,11 +48,28 @@ func opened() *ledger {
 func TestAPodThatMovesIsCountedAndMissed(t *testing.T) {
 	t.Parallel()
 	l := opened()
+	l.cordon("old", true)
 	l.enter(echo("a", "old", false), at(10)) // It is told to go.
 	l.enter(echo("c", "new", false), at(11))
 	l.leave("a", at(20))
 	l.enter(echo("c", "new", true), at(25))
 	assert.Equal(t, []history.Affected{{Name: "shop", Moved: 1, Workloads: []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "15s"}}}}, l.result(at(60)))
+}
+
+// TestAPodThatGoesByItselfHasNotMoved: people roll out what they like as long as nobody drains the machine.
+func TestAPodThatGoesByItselfHasNotMoved(t *testing.T) {
+	t.Parallel()
+	l := opened()
+	l.leave("a", at(10))
+	l.cordon("old", true)
+	assert.Empty(t, l.moved, "it went before")
+	l.enter(echo("c", "old", true), at(20))
+	l.leave("c", at(30))
+	assert.Equal(t, map[string]int{"shop": 1}, l.moved)
+	l.cordon("old", false) // The drain was given up.
+	l.enter(echo("d", "old", true), at(40))
+	l.leave("d", at(50))
+	assert.Equal(t, 1, l.result(at(60))[0].Moved)
 }
 
 func TestAWorkloadWithoutAnyPodIsToldApart(t *testing.T) {
@@ -112,7 +129,11 @@ func TestNothingIsMissedOfWhatNobodyWants(t *testing.T) {
 			l.enter(pod{uid: "x", namespace: "kube-system", node: "old"}, at(1))
 			l.leave("x", at(2))
 		},
-		"a pod on a node that stays":  func(l *ledger) { l.enter(echo("c", "other", true), at(1)); l.leave("c", at(2)) },
+		"a pod on a node that stays": func(l *ledger) {
+			l.cordon("other", true)
+			l.enter(echo("c", "other", true), at(1))
+			l.leave("c", at(2))
+		},
 		"a workload that is deleted":  func(l *ledger) { l.forget(workload{"Deployment", "shop", "echo"}, at(1)); l.leave("b", at(2)) },
 		"a workload that is new":      func(l *ledger) { l.want(workload{"Deployment", "shop", "new"}, 3, at(1)) },
 		"a pod that nobody has heard": func(l *ledger) { l.leave("unknown", at(1)) },
@@ -154,7 +175,8 @@ func TestMeasuring(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: "old", Containers: []corev1.Container{{Name: "echo", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "secret"}}}}},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
-	client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo"}}, node)
+	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo"}}, old, node)
 	var asked atomic.Int64
 	x := Meter{
 		Clock: clock.RealClock{}, Every: time.Millisecond, Client: client, Leaving: []string{"old"},

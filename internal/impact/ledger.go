@@ -28,11 +28,13 @@ type pod struct {
 // ledger keeps account of pods and workloads. It knows nothing of where they come from.
 type ledger struct {
 	leaving map[string]bool
-	pods    map[types.UID]pod
-	wanted  map[workload]int
-	ready   map[workload]int
-	states  map[workload]*state
-	moved   map[string]int
+	// cordoned are Nodes that get no pods any more.
+	cordoned map[string]bool
+	pods     map[types.UID]pod
+	wanted   map[workload]int
+	ready    map[workload]int
+	states   map[workload]*state
+	moved    map[string]int
 	// open tells that everything that was there has been entered: before that, nothing is missing.
 	open bool
 }
@@ -48,7 +50,8 @@ type state struct {
 
 func newLedger(leaving []string) *ledger {
 	l := &ledger{
-		leaving: map[string]bool{}, pods: map[types.UID]pod{}, wanted: map[workload]int{}, ready: map[workload]int{}, states: map[workload]*state{}, moved: map[string]int{},
+		leaving: map[string]bool{}, cordoned: map[string]bool{}, pods: map[types.UID]pod{}, wanted: map[workload]int{}, ready: map[workload]int{},
+		states: map[workload]*state{}, moved: map[string]int{},
 	}
 	for _, name := range leaving {
 		l.leaving[name] = true
@@ -92,7 +95,12 @@ func (l *ledger) enter(p pod, now time.Time) {
 	l.look(p.owner, now)
 }
 
-// leave takes out a pod that is gone.
+// cordon enters whether a Node gets pods.
+func (l *ledger) cordon(node string, is bool) { l.cordoned[node] = is }
+
+// leave takes out a pod that is gone. It has moved when its Node is about to be replaced and is cordoned, which is the first thing that a drain does: as long as pods may come to it, those that
+// go are the cluster's own affair, a rollout mostly. What counts is the order in which both are heard of, and not who deleted the pod: one that was told to go before the cordon and takes its
+// time counts, one whose end is heard of before the cordon does not.
 func (l *ledger) leave(uid types.UID, now time.Time) {
 	p, known := l.pods[uid]
 	if !known {
@@ -100,7 +108,7 @@ func (l *ledger) leave(uid types.UID, now time.Time) {
 	}
 	l.subtract(p)
 	delete(l.pods, uid)
-	if l.open && p.moves && l.leaving[p.node] {
+	if l.open && p.moves && l.leaving[p.node] && l.cordoned[p.node] {
 		l.moved[p.namespace]++
 	}
 	l.look(p.owner, now)

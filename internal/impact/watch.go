@@ -37,7 +37,7 @@ type watched struct {
 	trouble map[string]string
 }
 
-// watch lists and watches pods, Deployments and StatefulSets. Of a pod only what counts is kept: a cluster may have thousands.
+// watch lists and watches pods, Nodes, Deployments and StatefulSets. Of a pod only what counts is kept: a cluster may have thousands.
 func watch(ctx context.Context, m Meter) *watched {
 	w := &watched{clock: m.Clock, ledger: newLedger(m.Leaving), trouble: map[string]string{}}
 	core, apps := m.Client.CoreV1(), m.Client.AppsV1()
@@ -48,6 +48,7 @@ func watch(ctx context.Context, m Meter) *watched {
 		from   *cache.ListWatch
 	}{
 		{"pods", &corev1.Pod{}, listWatch(w, "pods", core.Pods(metav1.NamespaceAll))},
+		{"nodes", &corev1.Node{}, listWatch(w, "nodes", core.Nodes())},
 		{"deployments", &appsv1.Deployment{}, listWatch(w, "deployments", apps.Deployments(metav1.NamespaceAll))},
 		{"statefulsets", &appsv1.StatefulSet{}, listWatch(w, "statefulsets", apps.StatefulSets(metav1.NamespaceAll))},
 	} {
@@ -113,6 +114,8 @@ func shrink(obj any) (any, error) {
 			ObjectMeta: kept(&o.ObjectMeta), Spec: corev1.PodSpec{NodeName: o.Spec.NodeName},
 			Status: corev1.PodStatus{Phase: o.Status.Phase, Conditions: o.Status.Conditions},
 		}, nil
+	case *corev1.Node:
+		return &corev1.Node{ObjectMeta: kept(&o.ObjectMeta), Spec: corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable}}, nil
 	case *appsv1.Deployment:
 		return &appsv1.Deployment{ObjectMeta: kept(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}}, nil
 	case *appsv1.StatefulSet:
@@ -134,6 +137,8 @@ func (w *watched) changed(obj any) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		w.ledger.enter(podOf(o), now)
+	case *corev1.Node:
+		w.ledger.cordon(o.Name, o.Spec.Unschedulable)
 	case *appsv1.Deployment:
 		w.ledger.want(workload{"Deployment", o.Namespace, o.Name}, int(ptr.Deref(o.Spec.Replicas, 1)), now)
 	case *appsv1.StatefulSet:
@@ -151,6 +156,8 @@ func (w *watched) gone(obj any) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		w.ledger.leave(o.UID, now)
+	case *corev1.Node:
+		w.ledger.cordon(o.Name, true) // What was left on it goes with it.
 	case *appsv1.Deployment:
 		w.ledger.forget(workload{"Deployment", o.Namespace, o.Name}, now)
 	case *appsv1.StatefulSet:
