@@ -63,7 +63,7 @@ func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config)
 // noteOn is how something about a legacy node is noted.
 func (c *Roller) noteOn(node *legacy.Node) func(sentence string) {
 	if node.Role != legacy.Worker || c.NoteWorker == nil {
-		return c.Note
+		return func(sentence string) { c.note("%s", sentence) }
 	}
 	return func(sentence string) { c.NoteWorker(node.ID, sentence) }
 }

@@ -98,7 +98,7 @@ func (c *Roller) ReplaceWorker(ctx context.Context, id string) error {
 		began = now
 	}
 	// How much longer it took than the machine and the drain themselves is what people ask about a night that was too short.
-	c.note("worker %s: %s", id, strings.Join(took, ", "))
+	c.noteOn(w.Node)(fmt.Sprintf("worker %s: %s", id, strings.Join(took, ", ")))
 	return nil
 }
 

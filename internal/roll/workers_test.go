@@ -57,6 +57,40 @@ func TestReplacementsAreNumbered(t *testing.T) {
 	require.ErrorContains(t, err, "not on record")
 }
 
+// TestTheTimesOfAWorkerAreNotedOnIt, and not on the one that was begun last: several may be replaced at the same time.
+func TestTheTimesOfAWorkerAreNotedOnIt(t *testing.T) {
+	t.Parallel()
+	const took = "worker a1: its replacement was ready after 0s, it was drained after 0s, it was gone after 0s"
+	for _, workers := range []bool{true, false} {
+		c := with(t, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: org-acme, name: small, uid: d}
+spec: {replicas: 1}
+`, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: new, uid: new, labels: {`+clusterv1.MachineDeploymentNameLabel+`: small}}
+status:
+  nodeRef: {name: new}
+  conditions: [{type: Ready, status: "True", reason: Ready, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]
+`)
+		c.Picture.Nodes = []legacy.Node{{ID: "a1", Role: legacy.Worker, Pod: &legacy.Doc[corev1.Pod]{Object: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "al9qy", Name: "worker-a1", UID: "p"}}}}}
+		c.Result.Workers, c.Begun = map[string]string{"a1": "small"}, func() []string { return []string{"a1"} }
+		c.Workload = c.Management
+		require.NoError(t, c.ReplaceWorker(t.Context(), "a1"), "nobody has to hear it")
+		var noted []string
+		c.Note = func(sentence string) { noted = append(noted, "the step: "+sentence) }
+		want := "the step: " + took
+		if workers {
+			c.NoteWorker = func(id, sentence string) { noted = append(noted, id+": "+sentence) }
+			want = "a1: " + took
+		}
+		require.NoError(t, c.ReplaceWorker(t.Context(), "a1"))
+		assert.Equal(t, []string{want}, noted)
+	}
+}
+
 // TestTheOldWorkerStaysWhenTheNewOneDies while the old one is drained, which may take hours: both would be gone.
 func TestTheOldWorkerStaysWhenTheNewOneDies(t *testing.T) {
 	t.Parallel()
