@@ -102,8 +102,8 @@ func vmVerdict(pod *corev1.Pod, container string, facts *guest.Facts, ever bool)
 		return no(ReasonStarting, "host "+pod.Spec.NodeName+" has not started the container yet")
 	case facts.Started || ever || status.Ready:
 		return yes(ReasonRunning, runningMessage(status))
-	default:
-		return no(ReasonStarting, "the launcher on host "+pod.Spec.NodeName+" makes disks and network ready")
+	default: // Unknown, for its log may not have been read: only so many are followed at a time, and none where the API server does not reach the kubelet.
+		return maybe(ReasonStarting, "the launcher on host "+pod.Spec.NodeName+" makes disks and network ready, or its log has not been read yet")
 	}
 }
 

@@ -71,7 +71,7 @@ func TestVirtualMachineFromItsPod(t *testing.T) {
 		"crashing":                         {pod: podWith(crashing), ever: true, status: "False", reason: "DiskFull", says: "12 GiB are missing"},
 		"out of memory":                    {pod: podWith(killed), status: "False", reason: "OOMKilled", says: "137"},
 		"ended":                            {pod: podWith(corev1.ContainerStatus{State: exit(contract.ExitNetwork, "Error", "tap")}), status: "False", reason: "NetworkTaken"},
-		"running, nothing reported":        {pod: podWith(runs()), status: "False", reason: ReasonStarting, says: "launcher"},
+		"running, nothing read":            {pod: podWith(runs()), status: "Unknown", reason: ReasonStarting, says: "its log has not been read yet"},
 		"running, reported":                {pod: podWith(runs()), facts: guest.Facts{Started: true}, status: "True", reason: ReasonRunning},
 		"running, ready, report missed":    {pod: podWith(ready), status: "True", reason: ReasonRunning},
 		"running after the log was lost":   {pod: podWith(runs()), ever: true, status: "True", reason: ReasonRunning},
