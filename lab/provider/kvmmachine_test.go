@@ -538,3 +538,25 @@ func TestDeletedAdoptedPodIsReleasedOnceItHasEnded(t *testing.T) {
 	d.gone(t, pod)
 	d.gone(t, m)
 }
+
+// TestAdoptedPodThatSomebodyDeletesIsReleasedOnceItHasEnded while its machine stays, as when its host is drained.
+func TestAdoptedPodThatSomebodyDeletesIsReleasedOnceItHasEnded(t *testing.T) {
+	t.Parallel()
+	d := needMachineLab(t).newDemo(t)
+	m, pod := d.adopt(t, "drained-away", infrav1.DeletionPolicyOrphan, "legacy.example/drainer")
+	d.condition(t, m, vmCondition, kvmmachine.ReasonRunning)
+
+	require.NoError(t, d.Delete(t.Context(), pod))
+	d.condition(t, m, vmCondition, kvmmachine.ReasonStopping)
+	d.still(t, m, "the finalizer stays while the virtual machine runs", func() bool {
+		now := &corev1.Pod{}
+		return d.Get(t.Context(), client.ObjectKeyFromObject(pod), now) != nil || len(now.Finalizers) == 0
+	})
+	status := exited(0, "")
+	status.Name = "k8s-kvm"
+	d.kubelet(t, pod, status)
+	d.end(t, pod)
+
+	d.gone(t, pod)
+	d.condition(t, m, vmCondition, kvmmachine.ReasonGone)
+}

@@ -11,8 +11,8 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
 )
 
-// observe keeps the status of an adopted machine current and writes to nothing but the KVMMachine and the empty provider id of its
-// Node. Steps: note that it is ours; look at the pod; look at the Node.
+// observe keeps the status of an adopted machine current and writes to nothing but the KVMMachine, the empty provider id of its Node, and the
+// finalizers of a pod that has ended. Steps: note that it is ours; look at the pod; let a deleted one go; look at the Node.
 func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	m := s.machine
 	pod, err := r.findAdopted(ctx, m)
@@ -45,7 +45,20 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	m.Status.Addresses = addresses(m, m.Spec.Adopted.NodeName, ips)
 	m.Status.FailureDomain = orElse(m.Status.FailureDomain, wantedDomain(s))
+	if err := r.releaseDeleted(ctx, m, pod); err != nil {
+		return err
+	}
 	return r.lookAtNode(ctx, s)
+}
+
+// releaseDeleted releases the machine's pod when somebody else has deleted it, whatever the deletion policy: it would be ending for ever, because
+// those who put finalizers on it look after it no longer.
+func (r *Reconciler) releaseDeleted(ctx context.Context, m *infrav1.KVMMachine, pod *corev1.Pod) error {
+	if pod == nil || pod.DeletionTimestamp == nil || string(pod.UID) != m.Spec.Adopted.PodRef.UID {
+		return nil
+	}
+	_, err := r.release(ctx, m, pod)
+	return err
 }
 
 // adoptedVerdict tells how the adopted virtual machine is. Another container means another virtual machine: whatever started it

@@ -361,6 +361,37 @@ func TestAnOrphanKeepsItsClaimWhenItsPodIsGone(t *testing.T) {
 	assert.Nil(t, metav1.GetControllerOf(claim))
 }
 
+// TestAnAdoptedPodThatSomebodyDeletesIsReleased once it has ended, although its machine stays: a drained host would never be rid of it.
+func TestAnAdoptedPodThatSomebodyDeletesIsReleased(t *testing.T) {
+	t.Parallel()
+	status := runs()
+	status.ContainerID = "test://adopted"
+	pod := podWith(status)
+	pod.Namespace, pod.Name, pod.UID, pod.Finalizers = "al9qy", "worker-x", "legacy", []string{"legacy.example/drainer"}
+	podKey := client.ObjectKeyFromObject(pod)
+	w := newWorld(t, func(m *infrav1.KVMMachine, _ *clusterv1.Machine) {
+		m.Spec.DeletionPolicy, m.Spec.ProviderID = infrav1.DeletionPolicyOrphan, "kvm://demo/m"
+		m.Spec.Adopted = &infrav1.Adopted{
+			PodRef:   infrav1.PodReference{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
+			NodeName: "worker-x", VMContainer: contract.Container, ReleaseFinalizers: pod.Finalizers,
+		}
+	}, pod.DeepCopy())
+	w.settle(t)
+	require.Equal(t, ReasonReady, w.reason(t))
+
+	require.NoError(t, w.Delete(t.Context(), pod.DeepCopy()))
+	w.settle(t)
+	require.NoError(t, w.Get(t.Context(), podKey, pod), "it stays while the virtual machine runs")
+	assert.NotEmpty(t, pod.Finalizers)
+	assert.Equal(t, ReasonStopping, w.reason(t))
+
+	pod.Status.ContainerStatuses[0].State = exit(0, "", "")
+	require.NoError(t, w.Status().Update(t.Context(), pod))
+	w.settle(t)
+	assert.True(t, apierrors.IsNotFound(w.Get(t.Context(), podKey, pod)))
+	assert.Equal(t, ReasonGone, w.reason(t))
+}
+
 // TestANodeIsNotBelievedForEver when the workload cluster was down before the controller started.
 func TestANodeIsNotBelievedForEver(t *testing.T) {
 	t.Parallel()
