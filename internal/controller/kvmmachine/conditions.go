@@ -61,9 +61,13 @@ func validReason(reason string) string {
 }
 
 // summarize sets Ready from the conditions that count: the first that is not True decides, with its own reason, so that whoever
-// acts on it sees the cause. The state of the Node does not count: Cluster API looks after that itself.
+// acts on it sees the cause. A virtual machine of which nothing has been found out, because an error came first, is not known to be ready. The state of
+// the Node does not count: Cluster API looks after that itself.
 func (r *Reconciler) summarize(m *infrav1.KVMMachine) {
 	result := yes(ReasonReady, "")
+	if !conditions.Has(m, infrav1.VirtualMachineProvisionedCondition) {
+		result = maybe(ReasonUnknown, infrav1.VirtualMachineProvisionedCondition+": nothing has been found out yet, see the events")
+	}
 	for _, kind := range []string{infrav1.VirtualMachineProvisionedCondition, infrav1.BootstrapExecSucceededCondition} {
 		c := conditions.Get(m, kind)
 		if c == nil || c.Status == metav1.ConditionTrue {

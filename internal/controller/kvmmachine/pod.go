@@ -212,7 +212,8 @@ func (r *Reconciler) ensureClaim(ctx context.Context, s *scope) (*verdict, error
 		return nil, fmt.Errorf("reading the claim of KVMMachine %s: %w", s.key(), err)
 	}
 	if err := r.Client.Create(ctx, wanted, FieldOwner); err != nil {
-		return nil, fmt.Errorf("creating the claim of KVMMachine %s: %w", s.key(), err)
+		return new(no(ReasonRefused, "the management cluster does not take the claim for etcd's data: "+guest.Clip(err.Error()))),
+			fmt.Errorf("creating the claim of KVMMachine %s: %w", s.key(), err)
 	}
 	return nil, nil //nolint:nilnil // no problem
 }

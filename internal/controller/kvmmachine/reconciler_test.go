@@ -3,6 +3,7 @@ package kvmmachine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -52,6 +53,8 @@ type world struct {
 	clock      *clocktesting.FakeClock
 	writes     []string
 	key        client.ObjectKey
+	// refuse says which creations fail; it may be nil.
+	refuse func(client.Object) error
 }
 
 func newWorld(t *testing.T, change func(*infrav1.KVMMachine, *clusterv1.Machine), more ...client.Object) *world {
@@ -104,6 +107,11 @@ func (w *world) counting() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			w.writes = append(w.writes, "create "+obj.GetName())
+			if w.refuse != nil {
+				if err := w.refuse(obj); err != nil {
+					return err
+				}
+			}
 			obj.SetUID(types.UID("uid-of-" + obj.GetName()))
 			return c.Create(ctx, obj, opts...)
 		},
@@ -301,6 +309,55 @@ func TestClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
 
 	assert.Equal(t, ReasonNameTaken, w.reason(t))
 	assert.Contains(t, <-w.recorder.Events, "PersistentVolumeClaim org/m-etcd exists")
+}
+
+// TestAClaimThatIsRefusedSaysWhyAndIsTriedAgain instead of what was said before the attempt.
+func TestAClaimThatIsRefusedSaysWhyAndIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(m *infrav1.KVMMachine, owner *clusterv1.Machine) {
+		owner.Labels[clusterv1.MachineControlPlaneLabel], owner.Spec.Bootstrap.DataSecretName = "", nil
+		m.Spec.EtcdVolume = &infrav1.EtcdVolume{ClaimTemplate: &corev1.PersistentVolumeClaimSpec{}}
+	})
+	w.settle(t)
+	require.Equal(t, ReasonWaitingForBootstrap, w.reason(t))
+
+	owner := &clusterv1.Machine{}
+	require.NoError(t, w.Get(t.Context(), w.key, owner))
+	owner.Spec.Bootstrap.DataSecretName = new("m")
+	require.NoError(t, w.Update(t.Context(), owner))
+	w.refuse = func(o client.Object) error {
+		if _, ok := o.(*corev1.PersistentVolumeClaim); ok {
+			return apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), o.GetName(), errors.New("exceeded quota: storage"))
+		}
+		return nil
+	}
+	_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+	require.ErrorContains(t, err, "exceeded quota: storage")
+	ready := conditions.Get(w.machine(t), clusterv1.ReadyCondition)
+	require.NotNil(t, ready)
+	assert.Equal(t, metav1.ConditionFalse, ready.Status)
+	assert.Equal(t, ReasonRefused, ready.Reason)
+	assert.Contains(t, ready.Message, "exceeded quota: storage")
+
+	w.refuse = nil
+	w.settle(t)
+	require.NoError(t, w.Get(t.Context(), w.key, &corev1.Pod{}))
+}
+
+// TestAMachineOfWhichNothingIsKnownIsNotReady after an error that came before anything was found out.
+func TestAMachineOfWhichNothingIsKnownIsNotReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	m := w.machine(t)
+	w.reconciler.summarize(m)
+	ready := conditions.Get(m, clusterv1.ReadyCondition)
+	require.NotNil(t, ready)
+	assert.Equal(t, metav1.ConditionUnknown, ready.Status)
+	assert.Contains(t, ready.Message, infrav1.VirtualMachineProvisionedCondition)
+
+	w.reconciler.set(m, infrav1.VirtualMachineProvisionedCondition, yes(ReasonRunning, ""))
+	w.reconciler.summarize(m)
+	assert.True(t, conditions.IsTrue(m, clusterv1.ReadyCondition), "adopted machines have no other condition")
 }
 
 // TestOneOfTwoMachinesWithOneInitiatorNameRuns, although both passed admission: of two that were created in one moment every observer chooses the same one, and one that has run is never the one to wait.
