@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,10 +23,6 @@ const appliedAnnotation = infrav1.GroupName + "/applied"
 
 // apply brings an object into the wanted state by server-side apply, if it is not there yet. Objects of others are left alone.
 func (r *Reconciler) apply(ctx context.Context, owner *infrav1.KVMCluster, object client.Object) error {
-	wanted, err := content(object)
-	if err != nil {
-		return err
-	}
 	existing, ok := object.DeepCopyObject().(client.Object)
 	if !ok {
 		return fmt.Errorf("applying %s %s: it is no object", kindOf(object), object.GetName())
@@ -38,6 +35,13 @@ func (r *Reconciler) apply(ctx context.Context, owner *infrav1.KVMCluster, objec
 		if !metav1.IsControlledBy(existing, owner) {
 			return &NameTakenError{Kind: kindOf(object), Namespace: object.GetNamespace(), Name: object.GetName()}
 		}
+		keepFamily(existing, object)
+	}
+	wanted, err := content(object)
+	if err != nil {
+		return err
+	}
+	if found {
 		now, err := runtime.DefaultUnstructuredConverter.ToUnstructured(existing)
 		if err != nil {
 			return fmt.Errorf("reading %s %s: %w", kindOf(object), object.GetName(), err)
@@ -51,6 +55,18 @@ func (r *Reconciler) apply(ctx context.Context, owner *infrav1.KVMCluster, objec
 		return fmt.Errorf("applying %s %s: %w", kindOf(object), object.GetName(), err)
 	}
 	return nil
+}
+
+// keepFamily wants no other family of a Service that has one already: the first can never be changed, and every write would be refused
+// (Kubernetes v1.36.3, validateUpgradeDowngradeIPFamilies in pkg/apis/core/validation).
+func keepFamily(existing, object client.Object) {
+	before, ok := existing.(*corev1.Service)
+	if !ok || len(before.Spec.IPFamilies) == 0 || before.Spec.IPFamilies[0] == corev1.IPv4Protocol {
+		return
+	}
+	if service, ok := object.(*corev1.Service); ok {
+		service.Spec.IPFamilyPolicy, service.Spec.IPFamilies = nil, nil
+	}
 }
 
 // find reads the object as it is. The cache holds only objects with the provider's labels, so what it does not have is asked for

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
@@ -116,7 +117,9 @@ func roleOf(labels map[string]string) infrav1.MachineRole {
 // addressOf is where the machine is reached. An adopted machine may have an address of its own beside its pod's.
 func addressOf(adopted *infrav1.Adopted, pod *corev1.Pod) netip.Addr {
 	text := pod.Status.PodIP
-	if adopted != nil && adopted.Address != "" {
+	if adopted == nil {
+		text = vmpod.GuestIP(pod)
+	} else if adopted.Address != "" {
 		text = adopted.Address
 	}
 	address, err := netip.ParseAddr(text)

@@ -85,12 +85,16 @@ func meta(s *scope, name string) metav1.ObjectMeta {
 	}
 }
 
-// service has no selector: readiness of a control plane is more than a label can say.
+// service has no selector: readiness of a control plane is more than a label can say. It is of the family that guests have, whichever comes first in the
+// management cluster: with another one, none of them would be reached.
 func service(s *scope, name string, kind corev1.ServiceType, ports []corev1.ServicePort) *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: meta(s, name),
-		Spec:       corev1.ServiceSpec{Type: kind, Ports: ports},
+		Spec: corev1.ServiceSpec{
+			Type: kind, Ports: ports,
+			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		},
 	}
 }
 

@@ -180,6 +180,8 @@ func TestANewClusterGetsItsEndpoint(t *testing.T) {
 	require.True(t, w.get("c1-control-plane", service))
 	assert.Empty(t, service.Spec.Selector)
 	assert.EqualValues(t, 6443, service.Spec.Ports[0].Port)
+	assert.Equal(t, []corev1.IPFamily{corev1.IPv4Protocol}, service.Spec.IPFamilies, "guests have no other, whichever comes first in the management cluster")
+	assert.Equal(t, corev1.IPFamilyPolicySingleStack, ptr.Deref(service.Spec.IPFamilyPolicy, ""))
 	assert.True(t, metav1.IsControlledBy(service, infra))
 	object := &discoveryv1.EndpointSlice{}
 	require.True(t, w.get("c1-control-plane-ipv4", object))
@@ -267,11 +269,13 @@ func TestNoTrafficGoesToAnExcludedMachine(t *testing.T) {
 
 func TestAddressesFollowThePods(t *testing.T) {
 	t.Parallel()
+	both := pod("m3", contract.RoleControlPlane, "fd00::3", true, true)
+	both.Status.PodIPs = []corev1.PodIP{{IP: "fd00::3"}, {IP: "10.0.0.3"}}
 	w := newWorld(t, infrav1.KVMClusterSpec{}, kvmMachine("m1"), pod("m1", contract.RoleControlPlane, "10.0.0.1", true, true),
-		kvmMachine("m2"), pod("m2", contract.RoleControlPlane, "fd00::2", true, true))
+		kvmMachine("m2"), pod("m2", contract.RoleControlPlane, "fd00::2", true, true), kvmMachine("m3"), both)
 	w.settle()
 	yes, _ := w.serving("c1-control-plane-ipv4")
-	assert.Equal(t, []string{"10.0.0.1"}, yes)
+	assert.Equal(t, []string{"10.0.0.1", "10.0.0.3"}, yes, "of two addresses the guest has the one of IPv4")
 	yes, _ = w.serving("c1-control-plane-ipv6")
 	assert.Equal(t, []string{"fd00::2"}, yes)
 
@@ -279,11 +283,31 @@ func TestAddressesFollowThePods(t *testing.T) {
 	w.settle()
 	assert.False(t, w.get("c1-control-plane-ipv6", &discoveryv1.EndpointSlice{}), "nothing is left of the other family")
 
-	require.NoError(t, w.Delete(t.Context(), pod("m1", "", "", false, false)))
+	for _, name := range []string{"m1", "m3"} {
+		require.NoError(t, w.Delete(t.Context(), pod(name, "", "", false, false)))
+	}
 	w.settle()
 	yes, no := w.serving("c1-control-plane-ipv4")
 	assert.Empty(t, yes)
 	assert.Empty(t, no)
+}
+
+// TestAServiceOfAnotherFamilyStaysAsItIs because the API server refuses to change the family, and with it everything else in the same write.
+func TestAServiceOfAnotherFamilyStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	before := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "c1-control-plane", Labels: map[string]string{clusterv1.ClusterNameLabel: "c1"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: infrav1.GroupVersion().String(), Kind: "KVMCluster", Name: "c1", UID: "infra-uid", Controller: new(true)}},
+		},
+		Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol}},
+	}
+	w := newWorld(t, infrav1.KVMClusterSpec{}, before)
+	w.settle()
+	service := &corev1.Service{}
+	require.True(t, w.get("c1-control-plane", service))
+	assert.Equal(t, []corev1.IPFamily{corev1.IPv6Protocol}, service.Spec.IPFamilies)
+	assert.EqualValues(t, 6443, service.Spec.Ports[0].Port, "the rest is kept current")
 }
 
 func TestIngressAndWorkersComeAndGo(t *testing.T) {

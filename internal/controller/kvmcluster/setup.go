@@ -126,7 +126,7 @@ func metaChanged(before, after client.Object) bool {
 // podChange leaves out everything that does not decide about traffic.
 func podChange() predicate.Predicate {
 	return changed(func(before, after *corev1.Pod) bool {
-		return before.Status.PodIP != after.Status.PodIP || before.UID != after.UID ||
+		return before.Status.PodIP != after.Status.PodIP || !slices.Equal(before.Status.PodIPs, after.Status.PodIPs) || before.UID != after.UID ||
 			podCondition(before, corev1.PodReady) != podCondition(after, corev1.PodReady) ||
 			podCondition(before, corev1.ContainersReady) != podCondition(after, corev1.ContainersReady) ||
 			before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||

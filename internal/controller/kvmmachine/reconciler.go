@@ -333,9 +333,9 @@ func (r *Reconciler) assess(ctx context.Context, s *scope) {
 	if boot.status != "Unknown" {
 		r.noteBootstrap(s, old == nil || old.Status != boot.status, boot)
 	}
-	ips := podIPs(s.pod)
-	if len(ips) == 0 && s.facts.Address != "" {
-		ips = []string{s.facts.Address}
+	var ips []string
+	if ip := orElse(vmpod.GuestIP(s.pod), s.facts.Address); ip != "" {
+		ips = []string{ip}
 	}
 	m.Status.Addresses = addresses(m, m.Name, ips)
 	m.Status.FailureDomain = r.failureDomain(ctx, s)

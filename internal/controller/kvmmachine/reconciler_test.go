@@ -449,6 +449,17 @@ func TestAnAdoptedPodThatSomebodyDeletesIsReleased(t *testing.T) {
 	assert.Equal(t, ReasonGone, w.reason(t))
 }
 
+// TestAMachineHasTheAddressOfItsGuest, which has one of its pod's two.
+func TestAMachineHasTheAddressOfItsGuest(t *testing.T) {
+	t.Parallel()
+	w, s := newWorld(t, nil), &scope{machine: &infrav1.KVMMachine{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, pod: podWith(runs())}
+	s.pod.Status.PodIP, s.pod.Status.PodIPs = "fd00::7", []corev1.PodIP{{IP: "fd00::7"}, {IP: "10.0.0.7"}}
+	w.reconciler.assess(t.Context(), s)
+	assert.Equal(t, []clusterv1.MachineAddress{
+		{Type: clusterv1.MachineHostName, Address: "m"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.7"},
+	}, s.machine.Status.Addresses)
+}
+
 // TestANodeIsNotBelievedForEver when the workload cluster was down before the controller started.
 func TestANodeIsNotBelievedForEver(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	netutils "k8s.io/utils/net"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -118,6 +119,17 @@ func Pod(in *Input, s *Settings) (*corev1.Pod, error) {
 			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: infrav1.NodeReadinessGate}},
 		},
 	}, nil
+}
+
+// GuestIP is the address of the guest in a pod: the launcher hands it the pod's IPv4 address and no other, whichever family comes first in the management
+// cluster. A pod without one has what there is.
+func GuestIP(pod *corev1.Pod) string {
+	for _, ip := range pod.Status.PodIPs {
+		if netutils.IsIPv4String(ip.IP) {
+			return ip.IP
+		}
+	}
+	return pod.Status.PodIP
 }
 
 // probe asks the launcher through its socket. The pod's address is the guest's, so nothing could be asked over the network.

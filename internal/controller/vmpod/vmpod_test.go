@@ -200,6 +200,20 @@ func TestDisksHaveWholeSectors(t *testing.T) {
 	}
 }
 
+func TestAGuestHasTheIPv4AddressOfItsPod(t *testing.T) {
+	t.Parallel()
+	for want, ips := range map[string][]string{
+		"10.0.0.1": {"10.0.0.1"}, "10.0.0.2": {"10.0.0.2", "fd00::2"}, "10.0.0.3": {"fd00::3", "10.0.0.3"}, "fd00::4": {"fd00::4"}, "": {},
+	} {
+		pod := &corev1.Pod{}
+		for _, ip := range ips {
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
+			pod.Status.PodIP = pod.Status.PodIPs[0].IP
+		}
+		assert.Equal(t, want, vmpod.GuestIP(pod))
+	}
+}
+
 func TestGracePeriodLeavesTimeAfterTheShutdown(t *testing.T) {
 	t.Parallel()
 	pod, err := vmpod.Pod(worker(), settings())
