@@ -57,14 +57,25 @@ func (w *Eviction) Handle(ctx context.Context, request admission.Request) admiss
 	if !held(pod) {
 		return admission.Allowed("")
 	}
+	machine := &infrav1.KVMMachine{}
+	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels[infrav1.MachineLabel]}, machine); err != nil {
+		if apierrors.IsNotFound(err) {
+			return later(pod, letGo)
+		}
+		log.Error(err, "reading the machine of the pod to be evicted", "pod", request.Namespace+"/"+request.Name)
+	}
 	if (request.DryRun == nil || !*request.DryRun) && w.toBeNoted(pod) {
 		if err := w.note(ctx, pod); err != nil {
 			log.Error(err, "noting an eviction")
 			return later(pod, "the request could not be noted, ask again: "+err.Error())
 		}
 	}
-	return later(pod, w.reason(ctx, pod))
+	return later(pod, reason(pod, machine))
 }
+
+// letGo is the answer for a pod whose KVMMachine is gone. Nobody drains its guest any more, so there is nothing to wait for, and as it is it must not pass: its disks,
+// which were to be kept, would go with it.
+const letGo = "it was deleted and let go of the pod (spec.deletionPolicy Orphan), so nobody drains its node: drain it yourself, then delete the pod, with which its disks go"
 
 // toBeNoted says whether a request has to be written down: the first one, and one of those that repeat it.
 func (w *Eviction) toBeNoted(pod *corev1.Pod) bool {
@@ -100,15 +111,12 @@ func (w *Eviction) note(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // reason is why the pod does not go yet: what the machine's controller says, or what it will say when it has seen the request.
-func (w *Eviction) reason(ctx context.Context, pod *corev1.Pod) string {
-	machine := &infrav1.KVMMachine{}
-	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels[infrav1.MachineLabel]}, machine); err == nil {
-		if conditions.IsTrue(machine, clusterv1.PausedCondition) {
-			return "it or its Cluster is paused, so nobody drains its node; end the pause first"
-		}
-		if said := conditions.Get(machine, infrav1.GuestDrainedCondition); said != nil && said.Message != "" {
-			return said.Message
-		}
+func reason(pod *corev1.Pod, machine *infrav1.KVMMachine) string {
+	if conditions.IsTrue(machine, clusterv1.PausedCondition) {
+		return "it or its Cluster is paused, so nobody drains its node; end the pause first"
+	}
+	if said := conditions.Get(machine, infrav1.GuestDrainedCondition); said != nil && said.Message != "" {
+		return said.Message
 	}
 	if pod.Labels[infrav1.RoleLabel] == infrav1.RoleControlPlane {
 		return "it goes when etcd can do without it and its node has been drained"

@@ -48,31 +48,35 @@ func TestEvictions(t *testing.T) {
 		"a pod of somebody else passes": {pods: []client.Object{&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w1"}}}, allowed: true},
 		"a pod nobody knows passes":     {allowed: true},
 		"a worker is drained first": {
-			pods: []client.Object{vm("w1", "worker")}, noted: first,
+			pods: []client.Object{vm("w1", "worker"), kvm("w1")}, noted: first,
 			message: "pod ns/w1 is the virtual machine of KVMMachine w1: its node is drained first, then the eviction passes",
 		},
-		"a dry run writes nothing": {pods: []client.Object{vm("w1", "worker")}, dryRun: true, message: "is drained first"},
+		"a dry run writes nothing": {pods: []client.Object{vm("w1", "worker"), kvm("w1")}, dryRun: true, message: "is drained first"},
 		"a request that is repeated is not noted each time": {
 			pods: []client.Object{vm("w1", "worker", func(p *corev1.Pod) {
 				p.Annotations = map[string]string{infrav1.EvictionRequestedAnnotation: "2026-01-02T03:03:06Z"}
-			})},
+			}), kvm("w1")},
 			noted: "2026-01-02T03:03:06Z", message: "is drained first",
 		},
 		"a request that is still repeated is noted again": {
 			pods: []client.Object{vm("w1", "worker", func(p *corev1.Pod) {
 				p.Annotations = map[string]string{infrav1.EvictionRequestedAnnotation: "2026-01-02T03:03:05Z"}
-			})},
+			}), kvm("w1")},
 			noted: first, message: "is drained first",
 		},
 		"what the controller says is told": {
 			pods: []client.Object{vm("w1", "control-plane"), drained("w1", "this is the cluster's only control plane machine")}, noted: first,
 			message: "pod ns/w1 is the virtual machine of KVMMachine w1: this is the cluster's only control plane machine",
 		},
+		"its KVMMachine is gone": {
+			pods:    []client.Object{vm("w1", "worker")},
+			message: "pod ns/w1 is the virtual machine of KVMMachine w1: it was deleted and let go of the pod (spec.deletionPolicy Orphan), so nobody drains its node: drain it yourself, then delete the pod",
+		},
 		"a drained one passes": {pods: []client.Object{vm("w1", "worker", func(p *corev1.Pod) { p.Labels[infrav1.EvictableLabel] = "" })}, allowed: true},
 		"a finished one passes": {
 			pods: []client.Object{vm("w1", "worker", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, allowed: true,
 		},
-		"a control plane machine may be needed": {pods: []client.Object{vm("w1", "control-plane")}, noted: first, message: "it goes when etcd can do without it"},
+		"a control plane machine may be needed": {pods: []client.Object{vm("w1", "control-plane"), kvm("w1")}, noted: first, message: "it goes when etcd can do without it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,19 +99,21 @@ func TestEvictions(t *testing.T) {
 	}
 }
 
+// kvm is the KVMMachine whose controller has said nothing yet.
+func kvm(name string) *infrav1.KVMMachine {
+	return &infrav1.KVMMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+}
+
 // drained is the KVMMachine with what its controller says of the drain.
 func drained(name, message string) *infrav1.KVMMachine {
-	return &infrav1.KVMMachine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
-		Status: infrav1.KVMMachineStatus{Conditions: []metav1.Condition{
-			{Type: infrav1.GuestDrainedCondition, Status: metav1.ConditionFalse, Reason: "FromTest", Message: message},
-		}},
-	}
+	m := kvm(name)
+	m.Status.Conditions = []metav1.Condition{{Type: infrav1.GuestDrainedCondition, Status: metav1.ConditionFalse, Reason: "FromTest", Message: message}}
+	return m
 }
 
 func TestAnEvictionThatCannotBeNotedIsAskedForAgain(t *testing.T) {
 	t.Parallel()
-	base, ok := machines(t, vm("w1", "worker")).(client.WithWatch)
+	base, ok := machines(t, vm("w1", "worker"), kvm("w1")).(client.WithWatch)
 	require.True(t, ok)
 	c := interceptor.NewClient(base, interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 		return errors.New("down")
