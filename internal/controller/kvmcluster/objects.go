@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -42,14 +43,13 @@ func (r *Reconciler) ensureObjects(ctx context.Context, s *scope) error {
 
 // desired are the objects that the KVMCluster owns.
 func desired(s *scope) []client.Object {
-	endpoint := s.infra.Spec.ControlPlaneEndpoint
-	objects := []client.Object{service(s, infrav1.APIServiceName(s.cluster.Name), corev1.ServiceTypeClusterIP, []corev1.ServicePort{{
-		Name: portAPI, Protocol: corev1.ProtocolTCP, Port: endpoint.Port, TargetPort: intstr.FromInt32(apiPort(s.cluster)),
+	api, workers := serviceNames(s)
+	objects := []client.Object{service(s, api, corev1.ServiceTypeClusterIP, []corev1.ServicePort{{
+		Name: portAPI, Protocol: corev1.ProtocolTCP, Port: s.infra.Spec.ControlPlaneEndpoint.Port, TargetPort: intstr.FromInt32(apiPort(s.cluster)),
 	}})}
-	objects = append(objects, slicesOf(s, infrav1.APIServiceName(s.cluster.Name), infrav1.ControlPlaneMachines,
-		[]discoveryv1.EndpointPort{slicePort(portAPI, apiPort(s.cluster))})...)
+	objects = append(objects, slicesOf(s, api, infrav1.ControlPlaneMachines, []discoveryv1.EndpointPort{slicePort(portAPI, apiPort(s.cluster))})...)
 	if s.infra.Spec.Ingress != nil {
-		objects = append(objects, ingress(s))
+		objects = append(objects, ingress(s, api))
 	}
 	if published := s.infra.Spec.WorkerPorts; len(published) > 0 {
 		servicePorts := make([]corev1.ServicePort, 0, len(published))
@@ -60,10 +60,20 @@ func desired(s *scope) []client.Object {
 			})
 			ports = append(ports, slicePort(p.Name, p.Port))
 		}
-		objects = append(objects, service(s, infrav1.WorkersServiceName(s.cluster.Name), corev1.ServiceTypeNodePort, servicePorts))
-		objects = append(objects, slicesOf(s, infrav1.WorkersServiceName(s.cluster.Name), infrav1.WorkerMachines, ports)...)
+		objects = append(objects, service(s, workers, corev1.ServiceTypeNodePort, servicePorts))
+		objects = append(objects, slicesOf(s, workers, infrav1.WorkerMachines, ports)...)
 	}
 	return objects
+}
+
+// serviceNames are what the Services of a cluster are called. Those of a cluster that begins with a digit had the plain names once, on API servers that take them. Where the endpoint names one
+// of them, it cannot be called otherwise any more: every kubeconfig and certificate carries the endpoint.
+func serviceNames(s *scope) (api, workers string) {
+	plain := s.cluster.Name + "-control-plane"
+	if strings.HasPrefix(s.infra.Spec.ControlPlaneEndpoint.Host+".", plain+"."+s.infra.Namespace+".svc.") {
+		return plain, s.cluster.Name + "-workers"
+	}
+	return infrav1.APIServiceName(s.cluster.Name), infrav1.WorkersServiceName(s.cluster.Name)
 }
 
 // apiPort is where the API servers of the machines listen; kubeadm takes it from the Cluster, too.
@@ -160,11 +170,11 @@ func endpointOf(t target) discoveryv1.Endpoint {
 }
 
 // ingress publishes the API under its names. The API server ends TLS itself, so the Ingress names no certificate.
-func ingress(s *scope) *networkingv1.Ingress {
+func ingress(s *scope, service string) *networkingv1.Ingress {
 	spec := s.infra.Spec.Ingress
 	object := &networkingv1.Ingress{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "Ingress"},
-		ObjectMeta: meta(s, infrav1.APIServiceName(s.cluster.Name)),
+		ObjectMeta: meta(s, service),
 	}
 	object.Annotations = spec.Annotations
 	if spec.ClassName != "" {
@@ -176,7 +186,7 @@ func ingress(s *scope) *networkingv1.Ingress {
 			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
 				Path: "/", PathType: new(networkingv1.PathTypePrefix),
 				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-					Name: infrav1.APIServiceName(s.cluster.Name), Port: networkingv1.ServiceBackendPort{Name: portAPI},
+					Name: service, Port: networkingv1.ServiceBackendPort{Name: portAPI},
 				}},
 			}}}},
 		})

@@ -33,6 +33,7 @@ type world struct {
 	client.Client
 
 	t          *testing.T
+	cluster    string
 	reconciler *Reconciler
 	events     *events.FakeRecorder
 	writes     int
@@ -43,22 +44,27 @@ const namespace = "org-acme"
 
 func newWorld(t *testing.T, spec infrav1.KVMClusterSpec, objects ...client.Object) *world {
 	t.Helper()
+	return newWorldOf(t, "c1", spec, objects...)
+}
+
+func newWorldOf(t *testing.T, name string, spec infrav1.KVMClusterSpec, objects ...client.Object) *world {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
 		require.NoError(t, add(scheme))
 	}
 	cluster := &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c1", UID: "c1-uid"},
-		Spec:       clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupName, Kind: "KVMCluster", Name: "c1"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "cluster-uid"},
+		Spec:       clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupName, Kind: "KVMCluster", Name: name}},
 	}
 	infra := &infrav1.KVMCluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "c1", UID: "infra-uid", Labels: map[string]string{clusterv1.ClusterNameLabel: "c1"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "c1", UID: "c1-uid"}},
+			Namespace: namespace, Name: name, UID: "infra-uid", Labels: map[string]string{clusterv1.ClusterNameLabel: name},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: "cluster-uid"}},
 		},
 		Spec: spec,
 	}
-	w := &world{t: t, events: events.NewFakeRecorder(100)}
+	w := &world{t: t, cluster: name, events: events.NewFakeRecorder(100)}
 	w.Client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&infrav1.KVMCluster{}, &infrav1.KVMMachine{}).
 		WithObjects(append(objects, cluster, infra)...).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -93,7 +99,7 @@ func (w *world) write(o client.Object, do func() error) error {
 }
 
 func (w *world) once() error {
-	_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: "c1"}})
+	_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: w.cluster}})
 	return err
 }
 
@@ -113,7 +119,7 @@ func (w *world) settle() {
 func (w *world) infra() *infrav1.KVMCluster {
 	w.t.Helper()
 	infra := &infrav1.KVMCluster{}
-	require.NoError(w.t, w.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: "c1"}, infra))
+	require.NoError(w.t, w.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: w.cluster}, infra))
 	return infra
 }
 
@@ -187,6 +193,39 @@ func TestANewClusterGetsItsEndpoint(t *testing.T) {
 	require.True(t, w.get("c1-control-plane-ipv4", object))
 	assert.Equal(t, "c1-control-plane", object.Labels[discoveryv1.LabelServiceName])
 	assert.Empty(t, object.Endpoints)
+}
+
+// madeBefore is a Service of the cluster that an earlier release made.
+func madeBefore(cluster, name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: "made-before", Labels: map[string]string{clusterv1.ClusterNameLabel: cluster},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: infrav1.GroupVersion().String(), Kind: "KVMCluster", Name: cluster, UID: "infra-uid", Controller: new(true)}},
+	}}
+}
+
+// TestAnEndpointKeepsItsService although those of clusters with a digit in front are called otherwise since: its kubeconfigs know no other name.
+func TestAnEndpointKeepsItsService(t *testing.T) {
+	t.Parallel()
+	w := newWorldOf(t, "8y5ck", infrav1.KVMClusterSpec{
+		ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "8y5ck-control-plane.org-acme.svc.cluster.local", Port: 6443},
+		Ingress:              &infrav1.Ingress{Hosts: []string{"api.example.com"}}, WorkerPorts: []infrav1.WorkerPort{{Name: "https", Port: 443}},
+	}, madeBefore("8y5ck", "8y5ck-control-plane"), madeBefore("8y5ck", "8y5ck-workers"))
+	w.settle()
+	for _, name := range []string{"8y5ck-control-plane", "8y5ck-workers"} {
+		service := &corev1.Service{}
+		require.True(t, w.get(name, service), name)
+		assert.Equal(t, types.UID("made-before"), service.UID, name)
+		assert.True(t, w.get(name+"-ipv4", &discoveryv1.EndpointSlice{}), name)
+		assert.False(t, w.get("kvm-"+name, &corev1.Service{}), name)
+	}
+	published := &networkingv1.Ingress{}
+	require.True(t, w.get("8y5ck-control-plane", published))
+	assert.Equal(t, "8y5ck-control-plane", published.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name)
+
+	w = newWorldOf(t, "8y5ck", infrav1.KVMClusterSpec{})
+	w.settle()
+	assert.Equal(t, "kvm-8y5ck-control-plane.org-acme.svc.cluster.local", w.infra().Spec.ControlPlaneEndpoint.Host)
+	assert.True(t, w.get("kvm-8y5ck-control-plane", &corev1.Service{}), "a new one has a name that every API server takes")
 }
 
 func TestTheClustersOwnEndpointIsTaken(t *testing.T) {
@@ -295,13 +334,8 @@ func TestAddressesFollowThePods(t *testing.T) {
 // TestAServiceOfAnotherFamilyStaysAsItIs because the API server refuses to change the family, and with it everything else in the same write.
 func TestAServiceOfAnotherFamilyStaysAsItIs(t *testing.T) {
 	t.Parallel()
-	before := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "c1-control-plane", Labels: map[string]string{clusterv1.ClusterNameLabel: "c1"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: infrav1.GroupVersion().String(), Kind: "KVMCluster", Name: "c1", UID: "infra-uid", Controller: new(true)}},
-		},
-		Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol}},
-	}
+	before := madeBefore("c1", "c1-control-plane")
+	before.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
 	w := newWorld(t, infrav1.KVMClusterSpec{}, before)
 	w.settle()
 	service := &corev1.Service{}
