@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/paused"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
@@ -116,8 +117,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 func (r *Reconciler) claim(ctx context.Context, cluster *clusterv1.Cluster, infra *infrav1.KVMCluster) (bool, error) {
 	// Pods and nodes lead here without having a watch label of their own.
 	filtered := r.WatchFilter != "" && infra.Labels[clusterv1.WatchLabel] != r.WatchFilter
-	if filtered || annotations.IsExternallyManaged(infra) {
+	if filtered {
 		return false, nil
+	}
+	if annotations.IsExternallyManaged(infra) {
+		return false, r.letGo(ctx, cluster, infra)
 	}
 	isPaused, again, err := paused.EnsurePausedCondition(ctx, r.Client, cluster, infra)
 	if err != nil || isPaused || again {
@@ -132,6 +136,19 @@ func (r *Reconciler) claim(ctx context.Context, cluster *clusterv1.Cluster, infr
 	}
 	added, err := finalizers.EnsureFinalizer(ctx, r.Client, infra, infrav1.ClusterFinalizer)
 	return err == nil && !added, wrap(err, "putting the finalizer on KVMCluster %s", infra.Name)
+}
+
+// letGo takes the finalizer off a KVMCluster that is deleted, and that came to be managed elsewhere after the finalizer was put on: nobody else would. What the KVMCluster owns
+// is the garbage collector's.
+func (r *Reconciler) letGo(ctx context.Context, cluster *clusterv1.Cluster, infra *infrav1.KVMCluster) error {
+	isPaused := annotations.HasPaused(infra) || cluster != nil && annotations.IsPaused(cluster, infra)
+	if isPaused || infra.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
+		return nil
+	}
+	before := infra.DeepCopy()
+	finalizerOff(infra)
+	err := r.Client.Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner))
+	return wrap(err, "taking the finalizer off KVMCluster %s", infra.Name)
 }
 
 // report writes an event on an error. A conflict is no news: the next reconciliation sees the newer object.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
@@ -597,6 +599,18 @@ func TestPauseAndForeignManagement(t *testing.T) {
 	w.settle()
 	assert.True(t, conditions.IsFalse(w.infra(), clusterv1.PausedCondition))
 	assert.True(t, w.get("c1-control-plane", &corev1.Service{}))
+
+	infra = w.infra()
+	infra.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "somebody"}
+	require.NoError(t, w.Update(t.Context(), infra))
+	require.Contains(t, infra.Finalizers, infrav1.ClusterFinalizer)
+	looked := notElsewhere(w.Scheme(), logr.Discard())
+	assert.False(t, looked.Update(event.UpdateEvent{ObjectOld: infra, ObjectNew: infra}))
+	require.NoError(t, w.Delete(t.Context(), infra))
+	infra = w.infra()
+	assert.True(t, looked.Update(event.UpdateEvent{ObjectOld: infra, ObjectNew: infra}), "somebody else does not know the finalizer")
+	w.settle()
+	assert.False(t, w.get("c1", &infrav1.KVMCluster{}))
 }
 
 func TestWatchFilter(t *testing.T) {

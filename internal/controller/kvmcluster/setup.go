@@ -6,10 +6,12 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/predicates"
@@ -37,7 +39,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(Name).
 		WithOptions(options).
-		For(&infrav1.KVMCluster{}, builder.WithPredicates(filtered, predicates.ResourceIsNotExternallyManaged(mgr.GetScheme(), log))).
+		For(&infrav1.KVMCluster{}, builder.WithPredicates(filtered, notElsewhere(mgr.GetScheme(), log))).
 		Owns(&corev1.Service{}).
 		Owns(&discoveryv1.EndpointSlice{}).
 		Owns(&networkingv1.Ingress{}).
@@ -50,6 +52,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		return fmt.Errorf("registering controller %s: %w", Name, err)
 	}
 	return nil
+}
+
+// notElsewhere leaves out what is managed elsewhere, until it is deleted: the provider's finalizer may be on it from before.
+func notElsewhere(scheme *runtime.Scheme, log logr.Logger) predicate.Predicate {
+	deleted := predicate.NewPredicateFuncs(func(o client.Object) bool { return !o.GetDeletionTimestamp().IsZero() })
+	return predicates.Any(scheme, log, predicates.ResourceIsNotExternallyManaged(scheme, log), deleted)
 }
 
 // machineToCluster finds the KVMCluster of a KVMMachine.
