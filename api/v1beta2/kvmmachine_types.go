@@ -9,6 +9,9 @@ import (
 const (
 	// MachineFinalizer lets the provider stop the virtual machine and let go of its volumes before a KVMMachine goes.
 	MachineFinalizer = "kvmmachine.infrastructure.cluster.x-k8s.io"
+
+	// MaxCPUs is how many virtual CPUs a machine may have: QEMU 7.2 starts none of type q35 with more.
+	MaxCPUs = 288
 )
 
 // DeletionPolicy says what becomes of a virtual machine when its KVMMachine is deleted.
@@ -84,10 +87,10 @@ type KVMMachineSpec struct {
 
 // Resources sizes a virtual machine.
 type Resources struct {
-	// cpu is the number of virtual CPUs.
+	// cpu is the number of virtual CPUs. QEMU starts no machine with more than 288.
 	// +required
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=512
+	// +kubebuilder:validation:Maximum=288
 	CPU int32 `json:"cpu"`
 
 	// memory of the guest. The pod needs a little more; the provider adds it.

@@ -45,8 +45,6 @@ const (
 	// defaultRuntimeDisk and defaultKubeletDisk are what kvm-operator uses (legacy-system.md 4.6).
 	defaultRuntimeDisk = "50Gi"
 	defaultKubeletDisk = "5Gi"
-	// maxCPU is the most the API allows a machine.
-	maxCPU = 512
 )
 
 // machineConfigOf makes the virtual machine part of a node once; its replacement and its adoption both need it.
@@ -68,7 +66,7 @@ func (t *translation) machineConfig(c *config, node *legacy.Node) {
 	env := func(name string) *leaf { return t.get(deployment, "env[", name, "]") }
 
 	if cpus := field("cpus"); cpus != nil {
-		if count, ok := integer(cpus.value); ok && count >= 1 && count <= maxCPU {
+		if count, ok := integer(cpus.value); ok && count >= 1 && count <= infrav1.MaxCPUs {
 			c.setMachine("resources.cpu", count, t.from("resources", cpus, env("CORES")))
 		} else {
 			t.refuse(cpus, idValue, fmt.Sprintf("%q is no number of CPUs", cpus.text()), "correct the KVMConfig")

@@ -70,6 +70,10 @@ func TestInvalidObjectsAreRefused(t *testing.T) {
 			`admission webhook "validation.kvmmachinetemplate.infrastructure.cluster.x-k8s.io" denied the request: KVMMachineTemplate.infrastructure.cluster.x-k8s.io "webhook" is invalid: ` +
 				`spec.template.spec.ntp.servers[0]: Invalid value: "not a name": is neither a DNS name nor an IP address, for example ntp.example.com or 10.0.0.2`,
 		},
+		"more CPUs than QEMU takes": {
+			validMachine(func(m *infrav1.KVMMachine) { m.Name, m.Spec.Resources.CPU = "webhook", infrav1.MaxCPUs+1 }),
+			"spec.resources.cpu in body should be less than or equal to 288",
+		},
 		"template, by its schema": {
 			template(func(s *infrav1.KVMMachineSpec) { s.ISCSI = &infrav1.ISCSI{InitiatorName: "iqn.2016-04.com.example:a"} }),
 			"no two may share an initiator name: set spec.template.spec.iscsi.initiatorNamePrefix instead of initiatorName",
