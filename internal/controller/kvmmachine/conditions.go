@@ -129,7 +129,7 @@ func unwell(v verdict, pod *corev1.Pod) verdict {
 	if v.reason != ReasonRunning || status == nil || status.Ready {
 		return v
 	}
-	v.message = strings.TrimPrefix(v.message+"; not ready: the guest is silent, or paused for lack of room on its host, or its kubelet or API server does not answer; "+
+	v.message = strings.TrimPrefix(v.message+"; not ready: the guest is silent, or paused for lack of room on its host, or without one of its disks or shares, or its kubelet or API server does not answer; "+
 		"the events of the pod say which", "; ")
 	return v
 }

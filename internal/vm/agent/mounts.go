@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
@@ -18,33 +19,91 @@ const (
 	// The lines between these belong to the agent.
 	fstabBegin = "# begin of what the machine's agent mounts"
 	fstabEnd   = "# end of what the machine's agent mounts"
+	// coverName is what lies over a place whose disk or share is missing, as mount and df show it.
+	coverName = "capk-not-mounted"
 )
 
-// mounts makes data disks and shares available, now and, by fstab, on every later boot before any service that uses them.
+// mounts makes data disks and shares available, now and, by fstab, on every later boot before any service that uses them. It names the places where that failed, which are covered.
 //
 // A disk is mounted out of sight and its directory "data" bound to the place: the root of a file system holds lost+found, and kubeadm refuses an etcd
 // directory that is not empty.
-func mounts(ctx context.Context, sys *System, wanted []contract.Mount) error {
+func mounts(ctx context.Context, sys *System, wanted []contract.Mount) ([]string, error) {
+	err := mountAll(ctx, sys, wanted)
+	places, coverErr := cover(ctx, sys, wanted)
+	return places, errors.Join(err, coverErr)
+}
+
+// mountAll mounts what can be mounted. A disk that is not well keeps the lines it has in fstab: it may be well at the next boot.
+func mountAll(ctx context.Context, sys *System, wanted []contract.Mount) error {
+	others, ours, err := readFstab(sys)
+	if err != nil {
+		return err
+	}
 	var problems []error
 	var lines []string
+	var well []contract.Mount
 	for _, m := range wanted {
 		entry, err := prepare(ctx, sys, m)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", m.Path, err))
+			lines = append(lines, linesOf(m, ours)...)
 			continue
 		}
-		lines = append(lines, entry...)
+		lines, well = append(lines, entry...), append(well, m)
 	}
-	if err := fstab(sys, lines); err != nil {
+	if err := writeFstab(sys, others, lines); err != nil {
 		return errors.Join(append(problems, err)...)
 	}
-	for _, m := range wanted {
+	for _, m := range well {
 		if err := mount(ctx, sys, m); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", m.Path, err))
 		}
 	}
 	return errors.Join(problems...)
 }
+
+// cover lays an empty file system that cannot be written to over every place that is not mounted, and names these places. Whoever uses one fails, and says so, instead of beginning anew on the root disk: an
+// etcd that found nothing below its mount point became a cluster of its own, without any object, and the kubelets stopped all workloads.
+func cover(ctx context.Context, sys *System, wanted []contract.Mount) ([]string, error) {
+	var places []string
+	var problems []error
+	for _, m := range wanted {
+		if !missing(ctx, sys, m.Path) {
+			continue
+		}
+		places = append(places, m.Path)
+		if covered(ctx, sys, m.Path) {
+			continue // By an earlier setup, and it could not be taken off.
+		}
+		if _, err := sys.Run(ctx, "mount", "-t", "tmpfs", "-o", "ro,size=4k", coverName, m.Path); err != nil {
+			problems = append(problems, fmt.Errorf("covering %s, which is not mounted: %w", m.Path, err))
+		}
+	}
+	return places, errors.Join(problems...)
+}
+
+// missing says whether nothing is mounted at a place, or nothing but a cover.
+func missing(ctx context.Context, sys *System, path string) bool {
+	return covered(ctx, sys, path) || !mounted(ctx, sys, path)
+}
+
+// covered says whether what was mounted last at a place is a cover.
+func covered(ctx context.Context, sys *System, path string) bool {
+	source, err := sys.Run(ctx, "findmnt", "-n", "-f", "-d", "backward", "-o", "SOURCE", "--mountpoint", path)
+	return err == nil && strings.TrimSpace(source) == coverName
+}
+
+// uncover takes off what an earlier setup of this boot laid over a place. Without need it stays, below what is mounted: in between, services could begin anew there.
+func uncover(ctx context.Context, sys *System, path string) error {
+	if !covered(ctx, sys, path) {
+		return nil
+	}
+	_, err := sys.Run(ctx, "umount", path)
+	return err
+}
+
+// deviceOf is where the disk of a mount is found.
+func deviceOf(m contract.Mount) string { return "/dev/disk/by-id/virtio-" + m.Disk }
 
 // prepare makes a disk ready to be mounted and gives the lines for fstab.
 func prepare(ctx context.Context, sys *System, m contract.Mount) ([]string, error) {
@@ -54,7 +113,7 @@ func prepare(ctx context.Context, sys *System, m contract.Mount) ([]string, erro
 	if m.Tag != "" {
 		return []string{fmt.Sprintf("%s %s 9p trans=virtio,version=9p2000.L,msize=262144,nofail 0 0", m.Tag, m.Path)}, nil
 	}
-	device := "/dev/disk/by-id/virtio-" + m.Disk
+	device := deviceOf(m)
 	if !sys.exists(device) {
 		if _, err := sys.Run(ctx, "udevadm", "settle", "--timeout=30"); err != nil {
 			return nil, err
@@ -110,6 +169,9 @@ func format(ctx context.Context, sys *System, device string, m contract.Mount) e
 	if err := os.RemoveAll(sys.path(data)); err != nil {
 		return fmt.Errorf("removing an unfinished copy: %w", err)
 	}
+	if err := uncover(ctx, sys, m.Path); err != nil {
+		return err
+	}
 	if _, err := sys.Run(ctx, "cp", "-a", m.Path, data); err != nil {
 		return err
 	}
@@ -164,7 +226,7 @@ func mounted(ctx context.Context, sys *System, path string) bool {
 
 // mount mounts one place by its line in fstab. Services that already use the directory are stopped meanwhile: on the first boot they may have been faster.
 func mount(ctx context.Context, sys *System, m contract.Mount) error {
-	if mounted(ctx, sys, m.Path) {
+	if !missing(ctx, sys, m.Path) {
 		return nil
 	}
 	users := map[string][]string{
@@ -193,32 +255,50 @@ func mount(ctx context.Context, sys *System, m contract.Mount) error {
 	return err
 }
 
-// fstab replaces the agent's lines.
-func fstab(sys *System, lines []string) error {
-	var kept []string
-	ours := false
-	old := ""
-	if sys.exists("/etc/fstab") {
-		text, err := sys.read("/etc/fstab")
-		if err != nil {
-			return err
-		}
-		old = text
+// readFstab gives the lines of others and the agent's own.
+func readFstab(sys *System) (others, ours []string, err error) {
+	if !sys.exists("/etc/fstab") {
+		return nil, nil, nil
 	}
-	for line := range strings.SplitSeq(strings.TrimSuffix(old, "\n"), "\n") {
+	text, err := sys.read("/etc/fstab")
+	if err != nil {
+		return nil, nil, err
+	}
+	inside := false
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
 		switch {
 		case line == fstabBegin:
-			ours = true
+			inside = true
 		case line == fstabEnd:
-			ours = false
-		case !ours && (line != "" || len(kept) > 0):
-			kept = append(kept, line)
+			inside = false
+		case inside:
+			ours = append(ours, line)
+		case line != "" || len(others) > 0:
+			others = append(others, line)
 		}
 	}
-	if len(lines) > 0 {
-		kept = append(kept, fstabBegin)
-		kept = append(kept, lines...)
-		kept = append(kept, fstabEnd)
+	return others, ours, nil
+}
+
+// linesOf are those of the agent's lines that mount a disk or share.
+func linesOf(m contract.Mount, ours []string) []string {
+	var found []string
+	for _, line := range ours {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && (fields[1] == m.Path || fields[0] == deviceOf(m)) {
+			found = append(found, line)
+		}
 	}
-	return sys.write("/etc/fstab", strings.Join(kept, "\n")+"\n", 0o644)
+	return found
+}
+
+// writeFstab replaces the agent's lines.
+func writeFstab(sys *System, others, lines []string) error {
+	all := slices.Clone(others)
+	if len(lines) > 0 {
+		all = append(all, fstabBegin)
+		all = append(all, lines...)
+		all = append(all, fstabEnd)
+	}
+	return sys.write("/etc/fstab", strings.Join(all, "\n")+"\n", 0o644)
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -130,9 +131,12 @@ func (a *Agent) Look(ctx context.Context) contract.Guest {
 		g.API = a.answers(ctx, a.APIURL, true)
 	}
 	if text, err := a.Sys.read(problemsFile); err == nil {
-		if err := json.Unmarshal([]byte(text), &g.Problems); err != nil {
-			g.Problems = []string{"the list of problems cannot be read: " + err.Error()}
+		left := undone{}
+		if err := json.Unmarshal([]byte(text), &left); err != nil {
+			left.Problems = []string{"the list of problems cannot be read: " + err.Error()}
 		}
+		g.Problems = left.Problems
+		g.NotMounted = slices.DeleteFunc(left.NotMounted, func(path string) bool { return !missing(ctx, a.Sys, path) }) // People may have mended some since.
 	}
 	return g
 }

@@ -29,19 +29,26 @@ const (
 	unitPath = "/etc/systemd/system/" + unitName
 )
 
+// undone is what a setup could not do.
+type undone struct {
+	Problems []string `json:"problems,omitempty"`
+	// NotMounted are the places whose disk or share is missing.
+	NotMounted []string `json:"notMounted,omitempty"`
+}
+
 // Setup prepares the guest for its part. It runs on every boot, before cloud-init's or Ignition's own work where the image allows it, and
 // changes nothing that is already right. What fails is reported and does not stop the rest: a guest without its NTP servers can still say so.
 //
 //  1. resolver, time servers, iSCSI identity
 //  2. the root file system grows to its disk
-//  3. data disks and shares are mounted
+//  3. data disks and shares are mounted, and the places of those that cannot be are covered, so that nothing is written below them
 //  4. the agent itself is installed and started
 func Setup(ctx context.Context, sys *System, seedDir, program string, log logrus.FieldLogger) error {
 	config, err := readConfig(filepath.Join(seedDir, "machine.json"))
 	if err != nil {
 		return err
 	}
-	var problems []string
+	left := undone{}
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error
@@ -50,15 +57,18 @@ func Setup(ctx context.Context, sys *System, seedDir, program string, log logrus
 		{"setting the time servers", func(ctx context.Context) error { return timeServers(ctx, sys, config) }},
 		{"setting the iSCSI initiator name", func(context.Context) error { return iscsi(sys, config) }},
 		{"growing the root file system", func(ctx context.Context) error { return growRoot(ctx, sys) }},
-		{"mounting disks and shares", func(ctx context.Context) error { return mounts(ctx, sys, config.Mounts) }},
+		{"mounting disks and shares", func(ctx context.Context) (err error) {
+			left.NotMounted, err = mounts(ctx, sys, config.Mounts)
+			return err
+		}},
 	} {
 		if err := step.do(ctx); err != nil {
 			problem := fmt.Sprintf("%s: %v", step.what, err)
 			log.Error(problem)
-			problems = append(problems, problem)
+			left.Problems = append(left.Problems, problem)
 		}
 	}
-	raw, err := json.Marshal(problems)
+	raw, err := json.Marshal(left)
 	if err != nil {
 		return fmt.Errorf("encoding problems: %w", err)
 	}

@@ -67,6 +67,8 @@ type Guest struct {
 	API bool `json:"api"`
 	// Problems are what setting up the guest could not do, for example mount a share.
 	Problems []string `json:"problems,omitempty"`
+	// NotMounted are places whose disk or share is missing. Nothing can be written there, and the machine is not ready.
+	NotMounted []string `json:"notMounted,omitempty"`
 }
 
 // Beat is one line from agent to launcher over virtio-serial, every few seconds.

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,6 +132,8 @@ func (s *State) ready() (bool, string) {
 		return false, why
 	case s.trouble != "":
 		return false, s.trouble
+	case len(s.guest.NotMounted) > 0:
+		return false, fmt.Sprintf("not mounted in the guest: %s; %s", strings.Join(s.guest.NotMounted, ", "), strings.Join(s.guest.Problems, "; "))
 	case s.rules.Role == contract.RoleControlPlane:
 		// kubeadm's kubelet joins through the endpoint before the bootstrap is done: the API server alone decides.
 		if !s.guest.API {

@@ -67,6 +67,7 @@ func TestReady(t *testing.T) {
 		"control plane that still bootstraps":     {contract.RoleControlPlane, contract.Guest{Bootstrap: contract.BootstrapRunning, API: true}, true, "API"},
 		"control plane without API server":        {contract.RoleControlPlane, contract.Guest{Bootstrap: contract.BootstrapSucceeded, Kubelet: true}, false, "API"},
 		"control plane with an unhealthy kubelet": {contract.RoleControlPlane, contract.Guest{Bootstrap: contract.BootstrapSucceeded, API: true}, true, "API"},
+		"control plane without its etcd's disk":   {contract.RoleControlPlane, contract.Guest{API: true, NotMounted: []string{"/var/lib/etcd"}, Problems: []string{"bad superblock"}}, false, "not mounted in the guest: /var/lib/etcd; bad superblock"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -75,6 +75,8 @@ func fit(report contract.Report) (string, error) {
 			g.BootstrapLog = end(g.BootstrapLog, len(g.BootstrapLog)-max(over/widest, widest))
 		case len(g.Problems) > 0:
 			g.Problems = g.Problems[:len(g.Problems)-1]
+		case len(g.NotMounted) > 0:
+			g.NotMounted = g.NotMounted[:len(g.NotMounted)-1]
 		default:
 			g.BootstrapMessage, g.BootID = shorten(g.BootstrapMessage, maxMessageBytes/4), shorten(g.BootID, 64)
 		}
@@ -118,11 +120,15 @@ func parseBeat(line []byte) (*contract.Guest, bool) {
 	}
 	g.BootID = shorten(g.BootID, 64)
 	g.BootstrapMessage = shorten(g.BootstrapMessage, maxMessageBytes/4)
-	if len(g.Problems) > maxProblems {
-		g.Problems = g.Problems[:maxProblems]
-	}
-	for i := range g.Problems {
-		g.Problems[i] = shorten(g.Problems[i], maxMessageBytes/4)
-	}
+	g.Problems, g.NotMounted = bounded(g.Problems), bounded(g.NotMounted)
 	return &g, true
+}
+
+// bounded keeps of a guest's complaints what fits.
+func bounded(complaints []string) []string {
+	complaints = complaints[:min(len(complaints), maxProblems)]
+	for i := range complaints {
+		complaints[i] = shorten(complaints[i], maxMessageBytes/4)
+	}
+	return complaints
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func FuzzParseBeat(f *testing.F) {
-	f.Add([]byte(`{"v":1,"guest":{"bootID":"a","bootstrap":"running","kubelet":true,"api":false,"problems":["x"]}}`))
+	f.Add([]byte(`{"v":1,"guest":{"bootID":"a","bootstrap":"running","kubelet":true,"api":false,"problems":["x"],"notMounted":["/data/x"]}}`))
 	f.Add([]byte(`{"v":2}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		g, ok := parseBeat(line)
@@ -107,6 +108,13 @@ func TestAGuestCannotSayTooMuch(t *testing.T) {
 	require.NoError(t, err)
 	_, ok := parseBeat(raw)
 	assert.False(t, ok, "longer than any beat")
+	raw, err = json.Marshal(contract.Beat{Version: 1, Guest: contract.Guest{Bootstrap: contract.BootstrapFailed, NotMounted: slices.Repeat([]string{strings.Repeat("x", 2000)}, 25)}})
+	require.NoError(t, err)
+	g, ok := parseBeat(raw)
+	require.True(t, ok)
+	line, err := fit(contract.Report{Kind: contract.ReportGuest, Guest: g})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(line), contract.MaxReportBytes)
 	for _, other := range []string{"", "x", "{}", `{"v":1}`, `{"v":2,"guest":{"bootstrap":"running"}}`, `{"v":1,"guest":{"bootstrap":"dancing"}}`} {
 		_, ok := parseBeat([]byte(other))
 		assert.False(t, ok, other)
