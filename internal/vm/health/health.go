@@ -29,6 +29,7 @@ type State struct {
 	heard   time.Time
 	guest   contract.Guest
 	trouble string
+	format  contract.Format
 }
 
 type phase string
@@ -61,6 +62,13 @@ func (s *State) Started() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.phase, s.since, s.heard, s.guest = running, s.clock.Now(), time.Time{}, contract.Guest{}
+}
+
+// Format says of what format the bootstrap data are, which is known only after probes are answered.
+func (s *State) Format(f contract.Format) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.format = f
 }
 
 // Ended says that QEMU is gone.
@@ -140,13 +148,19 @@ func (s *State) ready() (bool, string) {
 			return false, "the API server in the guest does not answer"
 		}
 		return true, "the API server in the guest answers"
+	case s.guest.Kubelet && !s.bootstraps():
+		return true, "the kubelet in the guest is healthy"
 	case s.guest.Bootstrap != contract.BootstrapSucceeded:
 		return false, fmt.Sprintf("bootstrapping is %s", s.guest.Bootstrap)
-	case !s.guest.Kubelet:
-		return false, "the kubelet in the guest is not healthy"
 	default:
-		return true, "the kubelet in the guest is healthy"
+		return false, "the kubelet in the guest is not healthy"
 	}
+}
+
+// bootstraps says whether a worker's kubelet counts for nothing yet. A guest that is reset within seconds of kubeadm's end has lost the mark of success and says for ever that it failed, or of Ignition's that
+// it runs; its kubelet, which only kubeadm can have given credentials, knows better. Whether it got through is for the pod's readiness gate, which wants the Node ready.
+func (s *State) bootstraps() bool {
+	return s.guest.Bootstrap == contract.BootstrapRunning && s.format != contract.FormatIgnition
 }
 
 // Status is everything at once.

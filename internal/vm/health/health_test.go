@@ -62,7 +62,8 @@ func TestReady(t *testing.T) {
 	}{
 		"worker at work":                          {contract.RoleWorker, contract.Guest{Bootstrap: contract.BootstrapSucceeded, Kubelet: true}, true, "kubelet"},
 		"worker still bootstrapping":              {contract.RoleWorker, contract.Guest{Bootstrap: contract.BootstrapRunning, Kubelet: true}, false, "running"},
-		"worker that failed":                      {contract.RoleWorker, contract.Guest{Bootstrap: contract.BootstrapFailed, Kubelet: true}, false, "failed"},
+		"worker that failed":                      {contract.RoleWorker, contract.Guest{Bootstrap: contract.BootstrapFailed}, false, "failed"},
+		"worker that failed, kubelet healthy":     {contract.RoleWorker, contract.Guest{Bootstrap: contract.BootstrapFailed, Kubelet: true}, true, "kubelet"},
 		"worker without kubelet":                  {contract.RoleWorker, contract.Guest{Bootstrap: contract.BootstrapSucceeded}, false, "kubelet"},
 		"control plane that still bootstraps":     {contract.RoleControlPlane, contract.Guest{Bootstrap: contract.BootstrapRunning, API: true}, true, "API"},
 		"control plane without API server":        {contract.RoleControlPlane, contract.Guest{Bootstrap: contract.BootstrapSucceeded, Kubelet: true}, false, "API"},
@@ -93,6 +94,21 @@ func TestReady(t *testing.T) {
 			assert.False(t, ready, "what is not alive is not ready")
 		})
 	}
+}
+
+// TestAGuestOfIgnitionThatRunsIsJudgedByItsKubelet because it says that it runs for ever when it lost the mark of success; its service that runs kubeadm has not failed.
+func TestAGuestOfIgnitionThatRunsIsJudgedByItsKubelet(t *testing.T) {
+	t.Parallel()
+	s, _ := machine(contract.RoleWorker)
+	s.Format(contract.FormatIgnition)
+	s.Started()
+	s.Beat(contract.Guest{Bootstrap: contract.BootstrapRunning})
+	ready, why := s.Ready()
+	assert.False(t, ready)
+	assert.Contains(t, why, "running")
+	s.Beat(contract.Guest{Bootstrap: contract.BootstrapRunning, Kubelet: true})
+	ready, why = s.Ready()
+	assert.True(t, ready, why)
 }
 
 func TestProbesAskOverTheSocket(t *testing.T) {

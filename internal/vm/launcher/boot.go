@@ -85,6 +85,7 @@ func (l *launcher) boot(ctx context.Context, p *parts) (err error) {
 	if err := g.greet(ctx, monitor); err != nil {
 		return err
 	}
+	l.health.Format(p.bootstrap.Format)
 	l.health.Started()
 	defer l.health.Ended()
 	if err := l.reports.say(contract.Report{
