@@ -116,7 +116,8 @@ func (in *Input) files() (map[string][]byte, string, error) {
 		return files, labelAgent, nil
 	}
 	meta, err := yaml.Marshal(map[string]string{
-		"instance-id": in.Config.Name, "local-hostname": in.Config.Name,
+		// cloud-init reads local-hostname. Bootstrap data that were written for other providers, or as this one was first proposed, ask for hostname.
+		"instance-id": in.Config.Name, "local-hostname": in.Config.Name, "hostname": in.Config.Name,
 		"local_ipv4": in.Address.String(), "local-ipv4": in.Address.String(), "provider-id": in.Config.ProviderID,
 	})
 	if err != nil {
