@@ -35,6 +35,9 @@ const (
 	EvictionDrainSinceAnnotation = "infrastructure.cluster.x-k8s.io/eviction-drain-since"
 	// PodUIDAnnotation on a KVMMachine records the one pod that was made for it. A machine is never made twice: its disks go with its pod.
 	PodUIDAnnotation = "infrastructure.cluster.x-k8s.io/pod-uid"
+	// AddressAnnotation on a KVMMachine records the IPv4 address with which its virtual machine was provisioned. Bootstrap data write it into what outlives a
+	// restart, so one that runs with another address is not well. Who has mended the guest removes the annotation, and the present address is recorded.
+	AddressAnnotation = "infrastructure.cluster.x-k8s.io/address"
 	// HoldAnnotation on a KVMMachine keeps the provider from making its virtual machine for as long as it is there, whatever its value. One that
 	// was made already is left alone. A KubeadmControlPlane puts it on its machines from spec.machineTemplate.metadata.annotations.
 	HoldAnnotation = "infrastructure.cluster.x-k8s.io/hold"

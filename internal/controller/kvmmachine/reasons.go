@@ -32,6 +32,8 @@ const (
 	ReasonStuck = "VirtualMachineStuck"
 	// ReasonGone says that the pod, and the disks with it, are gone for good.
 	ReasonGone = "VirtualMachineGone"
+	// ReasonAddressChanged says that the virtual machine runs with another address than it was provisioned with.
+	ReasonAddressChanged = "AddressChanged"
 	// ReasonReplaced says that another pod has taken the name of an adopted one.
 	ReasonReplaced = "VirtualMachineReplaced"
 	// ReasonStopped says that an adopted virtual machine does not run.

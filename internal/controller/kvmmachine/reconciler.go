@@ -201,7 +201,7 @@ func (r *Reconciler) load(ctx context.Context, machine *infrav1.KVMMachine) (*sc
 }
 
 // run makes the virtual machine if it has never been made, and keeps its status current. Steps: note that it is ours; wait for what
-// it needs; find or make the pod; follow the launcher; look at the Node; serve an eviction.
+// it needs; find or make the pod; follow the launcher; look at the Node; record the address; serve an eviction.
 func (r *Reconciler) run(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if err := r.record(ctx, s.machine, nil, ""); err != nil {
 		return ctrl.Result{}, err
@@ -228,6 +228,9 @@ func (r *Reconciler) run(ctx context.Context, s *scope) (ctrl.Result, error) {
 	r.follow(s)
 	err = r.lookAtNode(ctx, s)
 	r.assess(ctx, s)
+	if addressErr := r.rememberAddress(ctx, s); addressErr != nil {
+		return ctrl.Result{}, errors.Join(err, addressErr)
+	}
 	if gateErr := r.ensureGate(ctx, s); gateErr != nil {
 		return ctrl.Result{}, errors.Join(err, gateErr)
 	}
@@ -324,7 +327,7 @@ func (r *Reconciler) assess(ctx context.Context, s *scope) {
 	if old != nil && old.Status == "True" {
 		vm = unwell(vm, s.pod)
 	}
-	r.transition(m, vm)
+	r.transition(m, moved(vm, m, s.pod))
 	if vm.status == "True" {
 		m.Status.Initialization.Provisioned = new(true)
 	}

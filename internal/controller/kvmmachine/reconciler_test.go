@@ -198,22 +198,80 @@ func (w *world) reason(t *testing.T) string {
 	return c.Reason
 }
 
-func TestMachineAtRestCausesNoWrite(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	w.settle(t)
+// host does what a host does with the machine's pod, and gives it addresses.
+func (w *world) host(t *testing.T, addresses ...string) {
+	t.Helper()
 	pod := &corev1.Pod{}
 	require.NoError(t, w.Get(t.Context(), w.key, pod))
 	pod.Spec.NodeName = "host"
 	require.NoError(t, w.Update(t.Context(), pod))
 	status := runs()
 	status.Name, status.Ready = contract.Container, true
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", ContainerStatuses: []corev1.ContainerStatus{status}}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addresses[0], ContainerStatuses: []corev1.ContainerStatus{status}}
+	for _, address := range addresses {
+		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: address})
+	}
 	require.NoError(t, w.Status().Update(t.Context(), pod))
+}
+
+func TestMachineAtRestCausesNoWrite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.settle(t)
+	w.host(t, "10.0.0.1")
 	w.settle(t)
 	assert.True(t, provisioned(w.machine(t)))
 
 	assert.Zero(t, w.settle(t), "the first reconcile of a machine at rest writes nothing: %v", w.writes)
+}
+
+// TestAnotherAddressIsTold because a host that was restarted may give its machines other addresses, and their disks carry the old ones.
+func TestAnotherAddressIsTold(t *testing.T) {
+	t.Parallel()
+	for role, test := range map[string]struct {
+		change func(*infrav1.KVMMachine, *clusterv1.Machine)
+		says   string
+	}{
+		"worker":        {nil, "--node-ip"},
+		"control plane": {func(_ *infrav1.KVMMachine, owner *clusterv1.Machine) { owner.Labels[clusterv1.MachineControlPlaneLabel] = "" }, "etcd has its majority"},
+	} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, test.change)
+			vm := func() *metav1.Condition {
+				w.settle(t)
+				return conditions.Get(w.machine(t), infrav1.VirtualMachineProvisionedCondition)
+			}
+			w.settle(t)
+			w.host(t, "fd00::1", "10.0.0.1")
+			require.Equal(t, metav1.ConditionTrue, vm().Status)
+			assert.Equal(t, "10.0.0.1", w.machine(t).Annotations[infrav1.AddressAnnotation])
+			w.events()
+
+			w.host(t, "fd00::2", "10.0.0.2")
+			told := vm()
+			assert.Equal(t, metav1.ConditionFalse, told.Status)
+			assert.Equal(t, ReasonAddressChanged, told.Reason)
+			for _, part := range []string{"10.0.0.2 now", "had 10.0.0.1 ", test.says} {
+				assert.Contains(t, told.Message, part)
+			}
+			assert.Equal(t, ReasonAddressChanged, w.reason(t), "health checks look at Ready")
+			assert.True(t, provisioned(w.machine(t)))
+			require.Len(t, w.events(), 1)
+			assert.Zero(t, w.settle(t), "told once: %v", w.writes)
+
+			w.host(t, "fd00::3", "10.0.0.1")
+			assert.Equal(t, metav1.ConditionTrue, vm().Status, "the guest has its address again")
+
+			w.host(t, "10.0.0.2")
+			require.Equal(t, ReasonAddressChanged, vm().Reason)
+			m := w.machine(t)
+			delete(m.Annotations, infrav1.AddressAnnotation)
+			require.NoError(t, w.Update(t.Context(), m))
+			assert.Equal(t, metav1.ConditionTrue, vm().Status, "somebody has mended the guest")
+			assert.Equal(t, "10.0.0.2", w.machine(t).Annotations[infrav1.AddressAnnotation])
+		})
+	}
 }
 
 func TestRestoredMachineWithoutPodIsNotMadeAgain(t *testing.T) {

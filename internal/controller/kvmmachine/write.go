@@ -42,7 +42,7 @@ func identity(m *infrav1.KVMMachine) *unstructured.Unstructured {
 // else it would give up the others.
 func (r *Reconciler) record(ctx context.Context, m *infrav1.KVMMachine, annotations map[string]string, providerID string) error {
 	all := map[string]string{}
-	for _, key := range []string{infrav1.PodUIDAnnotation, infrav1.ContainerIDAnnotation} {
+	for _, key := range []string{infrav1.PodUIDAnnotation, infrav1.AddressAnnotation, infrav1.ContainerIDAnnotation} {
 		if value := orElse(annotations[key], m.Annotations[key]); value != "" {
 			all[key] = value
 		}
