@@ -3,18 +3,18 @@ package kvmmachine
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
 // rememberAddress records the address with which the virtual machine was provisioned. Whoever has mended a guest that got another one takes the record away, and the new one is recorded.
 func (r *Reconciler) rememberAddress(ctx context.Context, s *scope) error {
-	address := ipv4(podIPs(s.pod))
+	address := vmpod.GuestIP(s.pod)
 	if address == "" || !provisioned(s.machine) || s.machine.Annotations[infrav1.AddressAnnotation] != "" {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (r *Reconciler) rememberAddress(ctx context.Context, s *scope) error {
 // moved tells of a virtual machine that runs with another address than it was provisioned with, as it does when its pod's network is made anew, by a restart of the host for example, and the network plugin gives
 // another address. Its disks carry the old one, and nothing else would say what is wrong: the pod runs, and a worker's Node goes on being ready with an address that leads nowhere.
 func moved(v verdict, m *infrav1.KVMMachine, pod *corev1.Pod) verdict {
-	first, now := m.Annotations[infrav1.AddressAnnotation], ipv4(podIPs(pod))
+	first, now := m.Annotations[infrav1.AddressAnnotation], vmpod.GuestIP(pod)
 	if v.status != metav1.ConditionTrue || first == "" || now == "" || now == first {
 		return v
 	}
@@ -34,14 +34,4 @@ func moved(v verdict, m *infrav1.KVMMachine, pod *corev1.Pod) verdict {
 			"otherwise its disks are what is left of the cluster, and the old address has to be given back, or the guest mended"
 	}
 	return no(ReasonAddressChanged, fmt.Sprintf("the pod has the address %s now and had %s when the machine was provisioned, which is written on its disks: %s", now, first, means))
-}
-
-// ipv4 is the address that the guest has: it gets the pod's IPv4 address and no other.
-func ipv4(ips []string) string {
-	for _, ip := range ips {
-		if address, err := netip.ParseAddr(ip); err == nil && address.Unmap().Is4() {
-			return address.Unmap().String()
-		}
-	}
-	return ""
 }

@@ -232,8 +232,10 @@ func TestAnotherAddressIsTold(t *testing.T) {
 		change func(*infrav1.KVMMachine, *clusterv1.Machine)
 		says   string
 	}{
-		"worker":        {nil, "--node-ip"},
-		"control plane": {func(_ *infrav1.KVMMachine, owner *clusterv1.Machine) { owner.Labels[clusterv1.MachineControlPlaneLabel] = "" }, "etcd has its majority"},
+		"worker": {nil, "--node-ip"},
+		"control plane": {func(_ *infrav1.KVMMachine, owner *clusterv1.Machine) {
+			owner.Labels[clusterv1.MachineControlPlaneLabel] = ""
+		}, "etcd has its majority"},
 	} {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
