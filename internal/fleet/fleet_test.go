@@ -141,8 +141,10 @@ func TestShippedFleets(t *testing.T) {
 func TestWavesFindTheirClusters(t *testing.T) {
 	t.Parallel()
 	all := []Candidate{
-		{ID: "d", Organization: "acme", Labels: map[string]string{"region": "eu"}}, {ID: "b", Organization: "acme", Labels: map[string]string{}},
-		{ID: "a", Organization: "globex", Labels: map[string]string{"region": "eu"}}, {ID: "c", Organization: "globex", Labels: map[string]string{}},
+		{ID: "d", Organization: "acme", Labels: map[string]string{"region": "eu"}},
+		{ID: "b", Organization: "acme", Labels: map[string]string{}},
+		{ID: "a", Organization: "globex", Labels: map[string]string{"region": "eu"}},
+		{ID: "c", Organization: "globex", Labels: map[string]string{}},
 	}
 	members := func(f *Fleet) (out [][]string) {
 		r, problems := f.Assign(all)

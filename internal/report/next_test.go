@@ -127,7 +127,8 @@ func TestARunIsFollowedByWhatGetsItToItsGoal(t *testing.T) {
 	step := func(id, state string) history.Step { return history.Step{ID: id, Title: id, State: state} }
 	adopted := history.Phase{Name: plan.PhaseAdopt, Title: "adopt", Steps: []history.Step{step("adopt/machines", "done")}}
 	phases := func(states ...string) []history.Phase {
-		return []history.Phase{adopted,
+		return []history.Phase{
+			adopted,
 			{Name: plan.PhaseControlPlane, Title: "control plane", Steps: []history.Step{step("control-plane/join", states[0]), step("control-plane/retire", states[1])}},
 			{Name: plan.PhaseWorkers, Title: "workers", Steps: []history.Step{step("workers/k3m9a", states[2])}},
 		}

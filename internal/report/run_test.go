@@ -260,7 +260,7 @@ func TestNextAfterARun(t *testing.T) {
 		"Next         go on: migrate resume al9qy":                          func(r *history.RunReport) { r.Outcome = "paused" },
 		"Next         go on: migrate run al9qy":                             func(r *history.RunReport) { r.Outcome = "stopped" },
 		"Next         go on: migrate rollback al9qy":                        func(r *history.RunReport) { r.Outcome, r.Direction = "stopped", "back" },
-		"go on from there: migrate run al9qy":                               func(r *history.RunReport) { r.Direction = "back" },
+		"go on from there: migrate resume al9qy":                            func(r *history.RunReport) { r.Direction = "back" },
 		"see where the cluster stands: migrate status al9qy":                func(r *history.RunReport) { r.Outcome = "perfect" },
 		"do not go on; find out who did it": func(r *history.RunReport) {
 			r.Proof = proofOfRestarts()
