@@ -37,8 +37,8 @@ func TestNoTurnWaitsForAHook(t *testing.T) {
 			o.listener.Hear(history.Event{Type: history.RunPaused, Cluster: "al9qy"})
 			return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now()}, ended(CodeWaiting)
 		}
-		require.Empty(t, o.listener.Results(), "it has not come to its end, and is not forgotten")
-		assert.NotContains(t, complaints.String(), "hook")
+		require.NotContains(t, complaints.String(), "hook", "nobody has waited for its end")
+		require.Empty(t, o.listener.Results(), "it has not come to it")
 		return migrate.Result{Outcome: migrate.Reached}, os.WriteFile(pipe, nil, 0)
 	}))
 	assert.Equal(t, 2, turns)

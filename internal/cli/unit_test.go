@@ -621,7 +621,7 @@ func TestARunFollowsThePlaybookOfTheLastOne(t *testing.T) {
 		"the last run followed none":    {runOptions{}, "", false},
 	} {
 		err := s.sameRules(&c.o, under(c.last))
-		assert.Equal(t, c.refused, err != nil, name)
+		require.Equal(t, c.refused, err != nil, name)
 		if c.refused {
 			assert.Contains(t, err.Error(), "weekend", name)
 		}
