@@ -145,6 +145,10 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 	switch {
 	case kind == readinessProbe:
 		u.ready = ok
+		if ok && !r.served {
+			r.served = true
+			w.yield(u, r, 0)
+		}
 	case ok && kind == startupProbe:
 		w.markStarted(u, r)
 	case !ok:
