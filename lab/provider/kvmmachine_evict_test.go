@@ -124,6 +124,7 @@ func TestEvictionWaitsForTheGuestsDrain(t *testing.T) {
 	assert.True(t, d.evictable(t, m))
 	require.True(t, eventually(t, func() bool { return d.evict(t, pod) == nil }), "now the eviction passes")
 	d.condition(t, m, vmCondition, kvmmachine.ReasonStopping)
+	assert.Nil(t, meta.FindStatusCondition(d.reread(t, m).Status.Conditions, infrav1.GuestDrainedCondition), "it has passed")
 }
 
 func TestEvictionPassesWhenTheDrainTakesTooLong(t *testing.T) {

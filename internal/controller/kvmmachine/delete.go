@@ -84,6 +84,7 @@ func (r *Reconciler) podToDelete(ctx context.Context, m *infrav1.KVMMachine) (*c
 // endPod deletes the pod with its own grace period, in which the launcher powers the guest off, and waits.
 func (r *Reconciler) endPod(ctx context.Context, m *infrav1.KVMMachine, pod *corev1.Pod) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(pod)
+	endEviction(m)
 	if pod.DeletionTimestamp == nil {
 		r.transition(m, no(ReasonStopping, "pod "+key.String()+" has been asked to end"))
 		err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})

@@ -37,6 +37,7 @@ type clientsets func(ctx context.Context, cluster client.ObjectKey) (kubernetes.
 // when nothing is left or the time is up.
 func (r *Reconciler) serveEviction(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if s.pod.DeletionTimestamp != nil {
+		endEviction(s.machine)
 		return ctrl.Result{}, nil
 	}
 	asked, err := time.Parse(time.RFC3339, s.pod.Annotations[infrav1.EvictionRequestedAnnotation])
@@ -183,11 +184,12 @@ func (r *Reconciler) withdrawEviction(ctx context.Context, s *scope) error {
 			}
 		}
 	}
-	if conditions.Has(s.machine, infrav1.GuestDrainedCondition) {
-		conditions.Delete(s.machine, infrav1.GuestDrainedCondition)
-	}
+	endEviction(s.machine)
 	return nil
 }
+
+// endEviction forgets how far the drain was: nobody asks to evict a pod any more that is ending or gone, and "the next eviction passes" would be said for ever.
+func endEviction(m *infrav1.KVMMachine) { conditions.Delete(m, infrav1.GuestDrainedCondition) }
 
 // setEvictable puts the pod outside the disruption budget, or back under it.
 func (r *Reconciler) setEvictable(ctx context.Context, pod *corev1.Pod, on bool) error {

@@ -284,6 +284,7 @@ func (r *Reconciler) fail(s *scope, v verdict) {
 	r.transition(s.machine, v)
 	if v.reason == ReasonGone {
 		r.follower.Forget(s.key())
+		endEviction(s.machine)
 		r.set(s.machine, infrav1.NodeReadyCondition, no(ReasonGone, "the virtual machine is gone"))
 	}
 }

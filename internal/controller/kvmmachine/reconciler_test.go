@@ -478,6 +478,57 @@ func TestAnOrphanKeepsItsClaimWhenItsPodIsGone(t *testing.T) {
 	assert.Nil(t, metav1.GetControllerOf(claim))
 }
 
+// pod is the machine's pod as it is.
+func (w *world) pod(t *testing.T) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{}
+	require.NoError(t, w.Get(t.Context(), w.key, pod))
+	return pod
+}
+
+// TestWhatWasSaidOfADrainEndsWithThePod, whoever ends it: "the next eviction passes" was said of machines for weeks whose eviction had passed.
+func TestWhatWasSaidOfADrainEndsWithThePod(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, *world){
+		"it is ending": func(t *testing.T, w *world) {
+			t.Helper()
+			pod := w.pod(t)
+			pod.Finalizers = []string{"example.com/a-kubelet-that-takes-its-time"}
+			require.NoError(t, w.Update(t.Context(), pod))
+			require.NoError(t, w.Delete(t.Context(), pod))
+		},
+		"it is gone": func(t *testing.T, w *world) {
+			t.Helper()
+			require.NoError(t, w.Delete(t.Context(), w.pod(t)))
+		},
+		"its machine is deleted": func(t *testing.T, w *world) {
+			t.Helper()
+			pod := w.pod(t)
+			pod.Finalizers = []string{"example.com/a-kubelet-that-takes-its-time"}
+			require.NoError(t, w.Update(t.Context(), pod))
+			require.NoError(t, w.Delete(t.Context(), w.machine(t)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			w.settle(t)
+			w.host(t, "10.0.0.1")
+			w.settle(t)
+			pod := w.pod(t)
+			pod.Annotations = map[string]string{infrav1.EvictionRequestedAnnotation: w.clock.Now().UTC().Format(time.RFC3339)}
+			require.NoError(t, w.Update(t.Context(), pod))
+			w.settle(t)
+			require.Equal(t, ReasonDraining, conditions.GetReason(w.machine(t), infrav1.GuestDrainedCondition))
+
+			end(t, w)
+			w.settle(t)
+
+			assert.False(t, conditions.Has(w.machine(t), infrav1.GuestDrainedCondition))
+		})
+	}
+}
+
 // TestAnAdoptedPodThatSomebodyDeletesIsReleased once it has ended, although its machine stays: a drained host would never be rid of it.
 func TestAnAdoptedPodThatSomebodyDeletesIsReleased(t *testing.T) {
 	t.Parallel()
