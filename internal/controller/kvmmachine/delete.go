@@ -49,20 +49,29 @@ func (r *Reconciler) orphan(ctx context.Context, s *scope) (ctrl.Result, bool, e
 		if err := r.ensureClaimOwned(ctx, s.machine, false); err != nil {
 			return ctrl.Result{}, false, err
 		}
-		pod, err := r.findPod(ctx, s.machine)
-		if err != nil {
+		if err := r.keepPod(ctx, s); err != nil {
 			return ctrl.Result{}, false, err
-		}
-		if pod != nil && isPodOf(s.machine, pod) {
-			s.pod = pod
-			if err := r.ensureOwnership(ctx, s); err != nil {
-				return ctrl.Result{}, false, err
-			}
 		}
 	}
 	r.note(s.machine, "Orphaned", "Delete", "let go of the virtual machine without touching it: spec.deletionPolicy is Orphan")
 	err := r.letGo(ctx, s.machine)
 	return ctrl.Result{}, err == nil, err
+}
+
+// keepPod takes the pod's owner off, and puts the pod back under the disruption budget if it was free to be evicted: who orphans a machine wants its disks, and nobody would take the leave back.
+func (r *Reconciler) keepPod(ctx context.Context, s *scope) error {
+	pod, err := r.findPod(ctx, s.machine)
+	if err != nil || pod == nil || !isPodOf(s.machine, pod) {
+		return err
+	}
+	s.pod = pod
+	if err := r.ensureOwnership(ctx, s); err != nil {
+		return err
+	}
+	if _, free := pod.Labels[infrav1.EvictableLabel]; !free {
+		return nil
+	}
+	return r.setEvictable(ctx, pod, false)
 }
 
 // podToDelete returns the machine's pod, past the cache if the cache has none: only what is really gone may be forgotten.

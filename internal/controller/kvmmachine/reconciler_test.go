@@ -529,6 +529,29 @@ func TestWhatWasSaidOfADrainEndsWithThePod(t *testing.T) {
 	}
 }
 
+// TestAnOrphanIsNotEvictedAfterAll, although its guest had been drained and its pod was free to go when somebody let go of it to keep its disks.
+func TestAnOrphanIsNotEvictedAfterAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.settle(t)
+	w.host(t, "10.0.0.1")
+	w.settle(t)
+	pod := w.pod(t)
+	pod.Labels[infrav1.EvictableLabel] = evictable
+	require.NoError(t, w.Update(t.Context(), pod))
+
+	m := w.machine(t)
+	m.Spec.DeletionPolicy = infrav1.DeletionPolicyOrphan
+	require.NoError(t, w.Update(t.Context(), m))
+	require.NoError(t, w.Delete(t.Context(), m))
+	w.settle(t)
+
+	require.True(t, apierrors.IsNotFound(w.Get(t.Context(), w.key, &infrav1.KVMMachine{})))
+	pod = w.pod(t)
+	assert.Nil(t, metav1.GetControllerOf(pod))
+	assert.NotContains(t, pod.Labels, infrav1.EvictableLabel)
+}
+
 // TestAnAdoptedPodThatSomebodyDeletesIsReleased once it has ended, although its machine stays: a drained host would never be rid of it.
 func TestAnAdoptedPodThatSomebodyDeletesIsReleased(t *testing.T) {
 	t.Parallel()
