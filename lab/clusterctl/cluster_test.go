@@ -34,8 +34,8 @@ const (
 	infrastructure = "infrastructure.cluster.x-k8s.io"
 )
 
-// generate makes a cluster in a namespace of its own and creates its objects. Fields that the API server does not know are errors.
-func generate(t *testing.T, namespace, flavor string, variables map[string]string) []*unstructured.Unstructured {
+// generate makes a cluster in a namespace of its own and creates its objects, as they are after the changes. Fields that the API server does not know are errors.
+func generate(t *testing.T, namespace, flavor string, variables map[string]string, changes ...func([]*unstructured.Unstructured)) []*unstructured.Unstructured {
 	t.Helper()
 	c := client.WithFieldValidation(cluster.Client(), "Strict")
 	ns := &unstructured.Unstructured{Object: map[string]any{
@@ -51,6 +51,9 @@ func generate(t *testing.T, namespace, flavor string, variables map[string]strin
 	require.NoError(t, err)
 	objects, err := manifest.Parse(raw)
 	require.NoError(t, err)
+	for _, change := range changes {
+		change(objects)
+	}
 	for _, o := range objects {
 		assert.Equal(t, namespace, o.GetNamespace(), manifest.Describe(o))
 		// A Cluster of a class is refused until the class has been looked at.
