@@ -24,6 +24,7 @@ const (
 	manifestFile = "image.json"
 	recordFile   = "recipe.json"
 	packagesFile = "packages.txt"
+	filesFile    = "files.txt"
 	diskFile     = "disk.qcow2"
 	kernelFile   = "vmlinux"
 	initrdFile   = "initrd.img"
@@ -107,8 +108,8 @@ type Image struct {
 	Current bool
 }
 
-// Ensure returns the directory of the recipe's image and builds it if it is not there or was made from another recipe. Steps: look, check
-// the machine, lock, look again, compile the components, build in a directory aside, put it into its place.
+// Ensure returns the directory of the recipe's image and builds it if it is not there or was made from another recipe. Steps: look, lock, look again, build in a directory aside, put that into
+// its place.
 func (b *Builder) Ensure(ctx context.Context, r Recipe) (string, error) {
 	digest, err := r.Digest()
 	if err != nil {
@@ -118,55 +119,87 @@ func (b *Builder) Ensure(ctx context.Context, r Recipe) (string, error) {
 	if b.current(dir, digest) {
 		return dir, b.alias(r)
 	}
-	if err := checkMachine(); err != nil {
-		return "", err
-	}
-	archives, err := readArchives(b.opts.AptDir, r.Suite)
+	err = b.alone(ctx, r.Name, func() error {
+		if b.current(dir, digest) { // Another process has built it meanwhile.
+			return nil
+		}
+		return b.build(ctx, &job{recipe: r, digest: digest}, func(out string) error { return replace(out, dir) })
+	})
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrMissing, err)
-	}
-	if err := os.MkdirAll(filepath.Join(b.opts.Cache, "logs"), 0o755); err != nil { //nolint:gosec // A cache of public software.
-		return "", fmt.Errorf("creating the cache: %w", err)
-	}
-	unlock, err := b.lock(ctx, r.Name)
-	if err != nil {
-		return "", err
-	}
-	defer unlock() //nolint:errcheck // The lock is gone with the process in any case.
-	if b.current(dir, digest) {
-		return dir, b.alias(r)
-	}
-	components, err := b.components(r)
-	if err != nil {
-		return "", err
-	}
-	assets, err := components.Ensure(ctx, components.Names(true)...)
-	if err != nil {
-		return "", err
-	}
-	if err := b.build(ctx, r, digest, archives, assets, dir); err != nil {
 		return "", err
 	}
 	return dir, b.alias(r)
 }
 
-func (b *Builder) build(ctx context.Context, r Recipe, digest string, archives []archive, assets builder.Assets, dir string) error {
-	if err := b.sweep(r.Name); err != nil {
+// Verify builds the recipe's image once more and compares the two. From the caches come the programs and, unless packages is set, the root with Debian's packages. Steps: see to it that there is an
+// image, lock, build another one in a directory aside, compare.
+func (b *Builder) Verify(ctx context.Context, r Recipe, packages bool) (*Comparison, error) {
+	dir, err := b.Ensure(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	digest, err := r.Digest()
+	if err != nil {
+		return nil, err
+	}
+	var found *Comparison
+	err = b.alone(ctx, r.Name, func() error {
+		return b.build(ctx, &job{recipe: r, digest: digest, fresh: packages}, func(out string) (err error) {
+			found, err = compare(dir, out)
+			return err
+		})
+	})
+	return found, err
+}
+
+// alone does something to an image while nobody else does.
+func (b *Builder) alone(ctx context.Context, name string, do func() error) error {
+	unlock, err := b.lock(ctx, name)
+	if err != nil {
 		return err
 	}
-	work, err := os.MkdirTemp(b.Dir(), workPrefix(r.Name))
+	defer unlock() //nolint:errcheck // The lock is gone with the process in any case.
+	return do()
+}
+
+// build makes an image in a directory aside and hands it over. Steps: check the machine, compile the components, make the directory, do the job's steps. The image's lock is held.
+func (b *Builder) build(ctx context.Context, j *job, take func(out string) error) (err error) {
+	if err := checkMachine(); err != nil {
+		return err
+	}
+	if j.archives, err = readArchives(b.opts.AptDir, j.recipe.Suite); err != nil {
+		return fmt.Errorf("%w: %w", ErrMissing, err)
+	}
+	if err := os.MkdirAll(filepath.Join(b.opts.Cache, "logs"), 0o755); err != nil { //nolint:gosec // A cache of public software.
+		return fmt.Errorf("creating the cache: %w", err)
+	}
+	components, err := b.components(j.recipe)
 	if err != nil {
+		return err
+	}
+	if j.assets, err = components.Ensure(ctx, components.Names(true)...); err != nil {
+		return err
+	}
+	if err := b.sweep(j.recipe.Name); err != nil {
+		return err
+	}
+	if j.work, err = os.MkdirTemp(b.Dir(), workPrefix(j.recipe.Name)); err != nil {
 		return fmt.Errorf("creating a build directory: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // Best effort: the next build sweeps.
-	j := &job{
-		recipe: r, digest: digest, archives: archives, assets: assets, cache: b.opts.Cache,
-		work: work, root: filepath.Join(work, "root"), out: filepath.Join(work, "out"),
-		run: &runner{path: filepath.Join(b.opts.Cache, "logs", "image-"+r.Name+".log")},
-	}
+	defer os.RemoveAll(j.work) //nolint:errcheck // Best effort: the next build sweeps.
+	j.cache, j.root, j.out = b.opts.Cache, filepath.Join(j.work, "root"), filepath.Join(j.work, "out")
 	if err := os.Mkdir(j.out, 0o755); err != nil { //nolint:gosec // Read by the launcher as another user.
 		return fmt.Errorf("creating a build directory: %w", err)
 	}
+	j.run = &runner{path: filepath.Join(b.opts.Cache, "logs", "image-"+j.recipe.Name+".log"), epoch: j.epoch()}
+	if err := b.follow(ctx, j); err != nil {
+		return err
+	}
+	return take(j.out)
+}
+
+// follow does the steps of a job and says so.
+func (b *Builder) follow(ctx context.Context, j *job) error {
 	if err := j.run.open(); err != nil {
 		return err
 	}
@@ -174,19 +207,19 @@ func (b *Builder) build(ctx context.Context, r Recipe, digest string, archives [
 	steps := j.steps()
 	for i, s := range steps {
 		start := b.opts.Clock.Now()
-		b.say("%s [%d/%d] %-45s ", r.Name, i+1, len(steps), s.what)
+		b.say("%s [%d/%d] %-45s ", j.recipe.Name, i+1, len(steps), s.what)
 		err := s.do(ctx)
 		elapsed := b.opts.Clock.Since(start).Round(100 * time.Millisecond)
 		if err != nil {
 			b.say("failed after %s\n", elapsed)
 			if ctx.Err() != nil {
-				return fmt.Errorf("building image %s: %s: %w", r.Name, s.what, ctx.Err())
+				return fmt.Errorf("building image %s: %s: %w", j.recipe.Name, s.what, ctx.Err())
 			}
-			return fmt.Errorf("building image %s: %s: %w%s", r.Name, s.what, err, j.run.tail())
+			return fmt.Errorf("building image %s: %s: %w%s", j.recipe.Name, s.what, err, j.run.tail())
 		}
 		b.say("done in %s\n", elapsed)
 	}
-	return replace(j.out, dir)
+	return nil
 }
 
 // replace puts a finished directory into its place. Machines that run from the old image keep its open files.

@@ -5,6 +5,7 @@
 //	<cache>/images/<name>/disk.qcow2     root disk; machines have overlays on it
 //	<cache>/images/<name>/vmlinux        kernel, and initrd.img for it
 //	<cache>/images/<name>/packages.txt   the exact version of each Debian package
+//	<cache>/images/<name>/files.txt      each path of the root, with mode, owner, time and digest
 //	<cache>/images/<name>/recipe.json    what it was made from, with its digest
 //	<cache>/images/<alias>               links for the names in the cluster templates
 //	<cache>/logs/image-<name>.log        output of the last build
@@ -16,8 +17,13 @@
 //     is held by a lock that the kernel releases when the builder dies;
 //   - two machines never share an identity: the image has no machine id, host key or host name.
 //
-// Reproducible are the files, their times, the file system's identifiers and the order of everything packed. Not reproducible are
-// containerd's database, and package versions when Debian has published updates since; packages.txt says which there are.
+// # Two builds
+//
+// Two builds of one recipe from the same packages are equal to the byte on one machine: `lab image verify` builds a second time and compares. What makes them so: files have the recipe's time, and
+// programs that write the present time are given it (SOURCE_DATE_EPOCH), for passwords for example; the file system has the recipe's identifiers, and the recipe's time also where mkfs.ext4 copies what
+// nobody can set; programs are compiled with -trimpath; archives are packed in order; Python's compiled files are made by one process with one seed; containerd's databases are written anew, in order
+// and with the recipe's time. On another machine the disk may have the same files in other blocks, because mkfs.ext4 takes them in the order of that machine's directories: files.txt is equal there, too.
+// Not the same are images of which Debian has published updates in between; packages.txt says which versions there are.
 //
 // # What a guest does at boot
 //

@@ -33,11 +33,18 @@ func TestDigestFollowsTheRecipe(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, again, "the same recipe twice")
 
-	changed := Default()
-	changed.Packages = append(changed.Packages, "vim-tiny")
-	other, err := changed.Digest()
-	require.NoError(t, err)
-	assert.NotEqual(t, first, other, "one package more")
+	for what, change := range map[string]func(*Recipe){
+		"one package more": func(r *Recipe) { r.Packages = append(r.Packages, "vim-tiny") },
+		"another setup":    func(r *Recipe) { r.Parts.Setup += "true\n" },
+		"another value":    func(r *Recipe) { r.Parts.Values["@PAUSE_IMAGE@"] = "other" },
+		"another place":    func(r *Recipe) { r.Parts.Programs["usr/bin/x"] = builder.Kubectl },
+	} {
+		changed := Default()
+		change(&changed)
+		other, err := changed.Digest()
+		require.NoError(t, err)
+		assert.NotEqual(t, first, other, what)
+	}
 }
 
 func TestManifestIsWhatTheLauncherReads(t *testing.T) {

@@ -33,6 +33,8 @@ type job struct {
 	run      *runner
 
 	cache, work, root, out string
+	// fresh makes the root of packages anew, and keeps it to itself.
+	fresh bool
 	// kernel is the release of the guest's kernel, known once the packages are installed.
 	kernel string
 }
@@ -50,6 +52,7 @@ func (j *job) steps() []step {
 		{"kernel modules and initial RAM disk", j.boot},
 		{"container images", j.images},
 		{"cleaning", j.clean},
+		{"list of files", j.list},
 		{"disk", j.disk},
 		{"manifest", j.finish},
 	}
@@ -57,7 +60,7 @@ func (j *job) steps() []step {
 
 // packages makes a root with all packages, or takes the one it made last time.
 func (j *job) packages(ctx context.Context) error {
-	raw, err := json.Marshal([]any{j.recipe.Suite, j.recipe.Packages, j.archives, packagesScript})
+	raw, err := json.Marshal([]any{j.recipe.Suite, j.recipe.Packages, j.archives, packagesScript, j.recipe.Epoch})
 	if err != nil {
 		return fmt.Errorf("digesting the packages: %w", err)
 	}
@@ -66,7 +69,7 @@ func (j *job) packages(ctx context.Context) error {
 	if err := os.Mkdir(j.root, 0o755); err != nil { //nolint:gosec // The root directory of a system.
 		return err
 	}
-	if _, err := os.Stat(base); err == nil {
+	if _, err := os.Stat(base); err == nil && !j.fresh {
 		return j.run.host(ctx, nil, "tar", "--numeric-owner", "--xattrs", "-C", j.root, "-xpf", base)
 	}
 	debs := filepath.Join(j.cache, "debs")
@@ -77,7 +80,7 @@ func (j *job) packages(ctx context.Context) error {
 		return err
 	}
 	env := []string{"DEBS=" + debs, "SOURCES=" + sourcesList(j.archives), "PACKAGES=" + strings.Join(j.recipe.Packages, " ")}
-	if err := j.run.chroot(ctx, j.root, packagesScript, env, "sh", "-eux"); err != nil {
+	if err := j.run.chroot(ctx, j.root, packagesScript, env, "sh", "-eux"); err != nil || j.fresh {
 		return err
 	}
 	tmp := filepath.Join(j.work, "base.tar")
@@ -256,11 +259,11 @@ func (j *job) images(ctx context.Context) error {
 		return err
 	}
 	parts := j.recipe.Parts
-	if err := writeArchives(dir, parts.Images, j.assets, tools, time.Unix(j.recipe.Epoch, 0).UTC()); err != nil {
+	if err := writeArchives(dir, parts.Images, j.assets, tools, j.time()); err != nil {
 		return err
 	}
 	if parts.Preload == nil {
-		err = j.run.chroot(ctx, j.root, importScript, nil, "sh", "-eux")
+		err = j.importImages(ctx)
 	} else {
 		err = preload(parts.Preload, j.root, dir)
 	}
@@ -278,6 +281,15 @@ func preload(do func(string, []string) error, root, dir string) error {
 	return do(root, archives)
 }
 
+// importImages lets the guest's own containerd import them, and makes of what it kept about that what it would have kept at any other time.
+func (j *job) importImages(ctx context.Context) error {
+	if err := j.run.chroot(ctx, j.root, importScript, nil, "sh", "-eux"); err != nil {
+		return err
+	}
+	return rewriteDatabases(j.root, j.time())
+}
+
+// importScript: a containerd that was asked for its version has an identity from then on, which machines must not share.
 const importScript = `
 containerd --config /dev/null --log-level warn &
 tries=0
@@ -292,6 +304,7 @@ done
 ctr -n k8s.io images ls -q
 kill $!
 wait $! || test $? = 143
+rm -f /var/lib/containerd/io.containerd.grpc.v1.introspection/uuid
 `
 
 // toolsScript prints "path real-path" for each program of the tools layer and all it is linked with.
@@ -347,12 +360,16 @@ func (j *job) clean(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(j.out, packagesFile), []byte(list), 0o644); err != nil { //nolint:gosec // Public.
 		return err
 	}
-	env := []string{"DROP=" + strings.Join(j.recipe.DropPaths, " "), "EPOCH=" + j.epoch()}
-	return j.run.chroot(ctx, j.root, cleanScript, env, "sh", "-eux")
+	env := []string{"DROP=" + strings.Join(j.recipe.DropPaths, " ")}
+	if err := j.run.chroot(ctx, j.root, cleanScript, env, "sh", "-eux"); err != nil {
+		return err
+	}
+	// From outside: what lies below the mounts of a chroot belongs to the image, too.
+	return j.run.host(ctx, nil, "find", j.root, "-newermt", "@"+j.epoch(), "-exec", "touch", "-h", "-d", "@"+j.epoch(), "{}", "+")
 }
 
 // cleanScript: Python's compiled files are bound to the time stamps of their sources unless told otherwise, and without them a slow
-// guest spends minutes compiling cloud-init at its first boot. An empty machine-id makes systemd choose one at boot, and the .updated files say that nothing has to be rebuilt for it.
+// guest spends minutes compiling cloud-init at its first boot. They are made by one process with one seed, because they show in which order sets were walked, and what else the process had compiled. An empty machine-id makes systemd choose one at boot, and the .updated files say that nothing has to be rebuilt for it.
 const cleanScript = `
 for path in $DROP; do
   if mountpoint -q "$path"; then continue; fi
@@ -360,15 +377,23 @@ for path in $DROP; do
 done
 if [ -d /usr/lib/python3 ]; then
   find /usr/lib/python3 /usr/lib/python3.* -name __pycache__ -prune -exec rm -r {} +
-  python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.* || test $? = 1
+  PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.* || test $? = 1
 fi
 rm -f /etc/ssh/ssh_host_* /var/lib/systemd/random-seed /var/lib/dhcp/*
 : > /etc/machine-id
 : > /etc/.updated
 : > /var/.updated
 mkdir -p /var/log/journal /var/lib/ignition
-find / -xdev -newermt "@$EPOCH" -exec touch -h -d "@$EPOCH" {} +
 `
+
+// list writes down what is in the root, so that two images can be compared file by file.
+func (j *job) list(context.Context) error {
+	file, err := os.Create(filepath.Join(j.out, filesFile))
+	if err != nil {
+		return err
+	}
+	return errors.Join(listTree(j.root, file), file.Close())
+}
 
 // disk packs the root into a file system. Nothing is left for the guest's kernel to initialise.
 func (j *job) disk(ctx context.Context) error {
@@ -379,12 +404,77 @@ func (j *job) disk(ctx context.Context) error {
 	if err := os.Truncate(raw, j.recipe.DiskBytes); err != nil {
 		return err
 	}
-	err := j.run.host(ctx, []string{"E2FSPROGS_FAKE_TIME=" + j.epoch()}, "mkfs.ext4", "-q", "-F", "-L", "root", "-U", j.recipe.DiskUUID,
+	err := j.run.host(ctx, j.fakeTime(), "mkfs.ext4", "-q", "-F", "-L", "root", "-U", j.recipe.DiskUUID,
 		"-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard,hash_seed="+j.recipe.DiskUUID, "-d", j.root, raw)
 	if err != nil {
 		return err
 	}
+	if err := j.sameTimes(ctx, raw); err != nil {
+		return err
+	}
 	return j.run.host(ctx, nil, "qemu-img", "convert", "-c", "-o", "compression_type=zstd", "-f", "raw", "-O", "qcow2", raw, filepath.Join(j.out, diskFile))
+}
+
+// fakeTime is the recipe's time for the programs of ext4.
+func (j *job) fakeTime() []string { return []string{"E2FSPROGS_FAKE_TIME=" + j.epoch()} }
+
+// sameTimes gives the inodes of the disk the recipe's time where mkfs.ext4 has that of a file of this machine which nobody can set: when its inode was changed, and when it was read.
+func (j *job) sameTimes(ctx context.Context, raw string) error {
+	facts, err := j.run.hostOutput(ctx, nil, "dumpe2fs", "-h", raw)
+	if err != nil {
+		return err
+	}
+	last, err := lastInode(facts)
+	if err != nil {
+		return err
+	}
+	script := filepath.Join(j.work, "times")
+	if err := os.WriteFile(script, []byte(timesScript(last, j.recipe.Epoch)), 0o600); err != nil {
+		return err
+	}
+	// It repeats each of its commands.
+	_, err = j.run.hostOutput(ctx, j.fakeTime(), "debugfs", "-w", "-f", script, raw)
+	return err
+}
+
+const (
+	// rootInode is the root directory's. The others below firstInode are the file system's own.
+	rootInode  = 2
+	firstInode = 11
+)
+
+// lastInode is the number of the last inode that mkfs.ext4 has filled: it takes one after the other.
+func lastInode(facts string) (int, error) {
+	numbers := map[string]int{}
+	for line := range strings.Lines(facts) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "Inode count" && name != "Free inodes" {
+			continue
+		}
+		number, err := strconv.Atoi(strings.TrimSpace(value))
+		if err != nil {
+			return 0, fmt.Errorf("reading what dumpe2fs says: %w", err)
+		}
+		numbers[name] = number
+	}
+	if len(numbers) < 2 {
+		return 0, fmt.Errorf("reading what dumpe2fs says: it counts no inodes:\n%s", facts)
+	}
+	return numbers["Inode count"] - numbers["Free inodes"], nil
+}
+
+// timesScript is for debugfs.
+func timesScript(last int, epoch int64) string {
+	var b strings.Builder
+	for inode := rootInode; inode <= last; inode++ {
+		if inode > rootInode && inode < firstInode {
+			continue
+		}
+		for _, field := range []string{"atime", "ctime"} {
+			fmt.Fprintf(&b, "set_inode_field <%d> %s @%d\n", inode, field, epoch)
+		}
+	}
+	return b.String()
 }
 
 // finish writes the manifest for the launcher and the recipe, which says that the image is complete.
@@ -394,6 +484,8 @@ func (j *job) finish(_ context.Context) error {
 	}
 	return writeJSON(filepath.Join(j.out, recordFile), record{Digest: j.digest, Recipe: j.recipe})
 }
+
+func (j *job) time() time.Time { return time.Unix(j.recipe.Epoch, 0).UTC() }
 
 func (j *job) epoch() string { return strconv.FormatInt(j.recipe.Epoch, 10) }
 

@@ -44,7 +44,9 @@ func checkMachine() error {
 // runner runs commands and keeps their output in a log file.
 type runner struct {
 	path string
-	file *os.File
+	// epoch is the time, in seconds, that programs write down which would else write the present one: when a password was set, for example.
+	epoch string
+	file  *os.File
 }
 
 func (r *runner) open() error {
@@ -63,6 +65,13 @@ func (r *runner) host(ctx context.Context, env []string, name string, args ...st
 	return r.exec(ctx, r.file, "", env, append([]string{name}, args...))
 }
 
+// hostOutput is host for programs whose output is wanted, or is too much for the log.
+func (r *runner) hostOutput(ctx context.Context, env []string, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := r.exec(ctx, &out, "", env, append([]string{name}, args...))
+	return out.String(), err
+}
+
 // chroot runs a program in a root, with a script for its standard input.
 func (r *runner) chroot(ctx context.Context, root, stdin string, env []string, args ...string) error {
 	return r.exec(ctx, r.file, stdin, env, append([]string{"sh", "-c", inRoot, "chroot", root}, args...))
@@ -78,7 +87,7 @@ func (r *runner) chrootOutput(ctx context.Context, root, script string) (string,
 func (r *runner) exec(ctx context.Context, stdout io.Writer, stdin string, env, args []string) error {
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child"}, args...)...)
 	cmd.Env = append([]string{
-		"PATH=" + searchPath, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "HOME=/root", "DEBS=",
+		"PATH=" + searchPath, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "HOME=/root", "DEBS=", "SOURCE_DATE_EPOCH=" + r.epoch,
 	}, env...)
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = stdout, r.file
