@@ -109,7 +109,8 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := lab.newDemo(t)
+			d, elsewhere := lab.newDemo(t), lab.newDemo(t)
+			elsewhere.newMachine(t, "of-nobody")
 			first := d.candidate(t, "first", test.lease)
 			one := d.newMachine(t, "one")
 			pod := d.pod(t, one)
@@ -123,6 +124,7 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 			assert.NotEqual(t, led, d.leader(t))
 			assert.Equal(t, pod.UID, d.pod(t, one).UID, "what the first one made stays")
 			assert.Len(t, d.pods(t), 2)
+			assert.Empty(t, elsewhere.pods(t), "they look after one namespace")
 		})
 	}
 }

@@ -39,6 +39,12 @@ func TestComponentsKeepClusterctlsContract(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, contract.CalculateCRDName(infrav1.GroupName, kind), crd.GetName())
 		assert.Equal(t, "v1beta2", crd.GetLabels()["cluster.x-k8s.io/v1beta2"], crd.GetName())
+		list, _, err := unstructured.NestedString(crd.Object, "spec", "names", "listKind")
+		require.NoError(t, err)
+		assert.Equal(t, kind+"List", list)
+		scope, _, err := unstructured.NestedString(crd.Object, "spec", "scope")
+		require.NoError(t, err)
+		assert.Equal(t, "Namespaced", scope, kind)
 	}
 
 	require.Len(t, kinds["Deployment"], 1)
