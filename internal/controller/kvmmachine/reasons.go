@@ -20,7 +20,7 @@ const (
 	ReasonInvalid = "InvalidConfiguration"
 	// ReasonNameTaken says that a pod or claim of the machine's name is there and is not the machine's, or that another machine has its iSCSI initiator name.
 	ReasonNameTaken = "NameTaken"
-	// ReasonRefused says that the management cluster does not take the pod, or the claim that it needs.
+	// ReasonRefused says that the management cluster does not take the pod, or the claim or disruption budget that it needs.
 	ReasonRefused = "PodRefused"
 	// ReasonPending says that no host was found yet.
 	ReasonPending = "WaitingForHost"

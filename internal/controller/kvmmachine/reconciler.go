@@ -201,7 +201,7 @@ func (r *Reconciler) load(ctx context.Context, machine *infrav1.KVMMachine) (*sc
 }
 
 // run makes the virtual machine if it has never been made, and keeps its status current. Steps: note that it is ours; wait for what
-// it needs; find or make the pod; follow the launcher; look at the Node; record the address; serve an eviction.
+// it needs; protect it from drains; find or make the pod; follow the launcher; look at the Node; record the address; serve an eviction.
 func (r *Reconciler) run(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if err := r.record(ctx, s.machine, nil, ""); err != nil {
 		return ctrl.Result{}, err
@@ -210,30 +210,28 @@ func (r *Reconciler) run(ctx context.Context, s *scope) (ctrl.Result, error) {
 		r.set(s.machine, infrav1.VirtualMachineProvisionedCondition, *missing)
 		return ctrl.Result{}, nil
 	}
-	if err := r.ensureBudget(ctx, s); err != nil {
-		return ctrl.Result{}, err
+	budgetErr := r.ensureBudget(ctx, s)
+	if budgetErr != nil && s.machine.Annotations[infrav1.PodUIDAnnotation] == "" {
+		if !apierrors.IsConflict(budgetErr) {
+			r.fail(s, no(ReasonRefused, "the management cluster does not take the disruption budget of the cluster's machines: "+guest.Clip(budgetErr.Error())))
+		}
+		return ctrl.Result{}, budgetErr
 	}
 	problem, err := r.ensurePod(ctx, s)
 	if problem != nil {
 		r.fail(s, *problem)
-		return ctrl.Result{RequeueAfter: retryOf(*problem)}, err
+		return ctrl.Result{RequeueAfter: retryOf(*problem)}, errors.Join(budgetErr, err)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.ensureOwnership(ctx, s); err != nil {
-		return ctrl.Result{}, err
-	}
 
+	// What is refused here must not hide what became of the machine, nor keep traffic on a dead one.
+	err = errors.Join(budgetErr, r.ensureOwnership(ctx, s))
 	r.follow(s)
-	err = r.lookAtNode(ctx, s)
+	err = errors.Join(err, r.lookAtNode(ctx, s))
 	r.assess(ctx, s)
-	if addressErr := r.rememberAddress(ctx, s); addressErr != nil {
-		return ctrl.Result{}, errors.Join(err, addressErr)
-	}
-	if gateErr := r.ensureGate(ctx, s); gateErr != nil {
-		return ctrl.Result{}, errors.Join(err, gateErr)
-	}
+	err = errors.Join(err, r.rememberAddress(ctx, s), r.ensureGate(ctx, s))
 	result, evictErr := r.serveEviction(ctx, s)
 	return result, errors.Join(err, evictErr)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +56,8 @@ type world struct {
 	key        client.ObjectKey
 	// refuse says which creations fail; it may be nil.
 	refuse func(client.Object) error
+	// refuseKind says which kinds cannot be applied; it may be nil.
+	refuseKind func(kind string) error
 }
 
 func newWorld(t *testing.T, change func(*infrav1.KVMMachine, *clusterv1.Machine), more ...client.Object) *world {
@@ -125,7 +128,13 @@ func (w *world) counting() interceptor.Funcs {
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			w.writes = append(w.writes, "apply")
-			if u, ok := obj.(interface{ GetKind() string }); !ok || u.GetKind() != "KVMMachine" {
+			u, ok := obj.(interface{ GetKind() string })
+			if ok && w.refuseKind != nil {
+				if err := w.refuseKind(u.GetKind()); err != nil {
+					return err
+				}
+			}
+			if !ok || u.GetKind() != "KVMMachine" {
 				return c.Apply(ctx, obj, opts...)
 			}
 			// The fake client loses the rest of the spec. A merge does here what the API server does.
@@ -402,6 +411,54 @@ func TestAClaimThatIsRefusedSaysWhyAndIsTriedAgain(t *testing.T) {
 	w.refuse = nil
 	w.settle(t)
 	require.NoError(t, w.Get(t.Context(), w.key, &corev1.Pod{}))
+}
+
+// TestABudgetThatIsRefusedIsTold by a machine that waits for it, instead of what it waited for before, and does not hide what becomes of one that runs: policies about disruption budgets are common.
+func TestABudgetThatIsRefusedIsTold(t *testing.T) {
+	t.Parallel()
+	refused := func(kind string) error {
+		if kind != "PodDisruptionBudget" {
+			return nil
+		}
+		return apierrors.NewForbidden(policyv1.Resource("poddisruptionbudgets"), "demo-virtual-machines", errors.New("the policy wants one pod to be spared"))
+	}
+	w := newWorld(t, func(_ *infrav1.KVMMachine, owner *clusterv1.Machine) { owner.Spec.Bootstrap.DataSecretName = nil })
+	w.settle(t)
+	require.Equal(t, ReasonWaitingForBootstrap, w.reason(t))
+	owner := &clusterv1.Machine{}
+	require.NoError(t, w.Get(t.Context(), w.key, owner))
+	owner.Spec.Bootstrap.DataSecretName = new("m")
+	require.NoError(t, w.Update(t.Context(), owner))
+	w.refuseKind = refused
+	once := func() error {
+		_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+		return err
+	}
+	require.ErrorContains(t, once(), "wants one pod to be spared")
+	ready := conditions.Get(w.machine(t), clusterv1.ReadyCondition)
+	assert.Equal(t, ReasonRefused, ready.Reason)
+	assert.Contains(t, ready.Message, "wants one pod to be spared")
+	require.True(t, apierrors.IsNotFound(w.Get(t.Context(), w.key, &corev1.Pod{})), "a host could be drained under it")
+
+	w.refuseKind = nil
+	w.settle(t)
+	w.host(t, "10.0.0.1")
+	w.settle(t)
+	require.True(t, conditions.IsTrue(w.machine(t), infrav1.VirtualMachineProvisionedCondition))
+	w.refuseKind = refused
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: vmpod.BudgetName("demo")}}
+	require.NoError(t, w.Delete(t.Context(), budget))
+	pod := w.pod(t)
+	pod.Finalizers = []string{"example.com/a-kubelet-that-takes-its-time"}
+	require.NoError(t, w.Update(t.Context(), pod))
+	require.NoError(t, w.Delete(t.Context(), pod))
+	require.ErrorContains(t, once(), "wants one pod to be spared")
+	assert.Equal(t, ReasonStopping, w.reason(t))
+	pod = w.pod(t)
+	pod.Finalizers = nil
+	require.NoError(t, w.Update(t.Context(), pod))
+	require.ErrorContains(t, once(), "wants one pod to be spared")
+	assert.Equal(t, ReasonGone, w.reason(t))
 }
 
 // TestAMachineOfWhichNothingIsKnownIsNotReady after an error that came before anything was found out.
