@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/impact"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
@@ -80,10 +79,10 @@ func answers(ctx context.Context, address string) error {
 	return nil
 }
 
-// measure begins to measure what users of the cluster notice; the function that it returns ends that.
-func (s *session) measure(ctx context.Context, o runOptions, u *undertaking) (func() *history.Impact, error) {
+// measure begins to measure what users of the cluster notice; nil when nothing is to be measured.
+func (s *session) measure(ctx context.Context, o runOptions, u *undertaking) (*impact.Measurement, error) {
 	if o.probe.every == 0 {
-		return func() *history.Impact { return nil }, nil
+		return nil, nil //nolint:nilnil // people want it so
 	}
 	questions, err := o.probe.questions()
 	if err != nil {
@@ -107,5 +106,5 @@ func (s *session) measure(ctx context.Context, o runOptions, u *undertaking) (fu
 	api := impact.Question{Name: apiQuestion, Ask: func(ctx context.Context) error { return kube.Answers(ctx, inside) }}
 	return impact.Meter{
 		Clock: s.app.Clock, Every: o.probe.every, Questions: append([]impact.Question{api}, questions...), Client: client, Leaving: leaving,
-	}.Start(ctx).Stop, nil
+	}.Start(ctx), nil
 }

@@ -592,12 +592,14 @@ func (s *session) hard(ctx context.Context) context.Context {
 
 // drive has the engine do the steps, or take them back, and measures meanwhile.
 func (s *session) drive(ctx context.Context, o runOptions, u *undertaking, engine *migrate.Engine, opts migrate.Options) (migrate.Result, error) {
-	measured, err := s.measure(ctx, o, u)
+	measurement, err := s.measure(ctx, o, u)
 	if err != nil {
 		return migrate.Result{}, err
 	}
-	opts.Measured = sync.OnceValue(measured)
-	defer opts.Measured() // What measures ends also when the run does not get the lock.
+	if measurement != nil {
+		opts.Measuring = measurement
+		defer measurement.Stop() // What measures ends also when the run does not get the lock.
+	}
 	if o.back {
 		return engine.Back(ctx, opts, o.to)
 	}

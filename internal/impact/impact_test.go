@@ -81,6 +81,25 @@ func TestAWorkloadWithoutAnyPodIsToldApart(t *testing.T) {
 	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "20s", None: "3s"}}, l.result(at(30))[0].Workloads, "what goes on counts until now")
 }
 
+// TestALookInBetweenChangesNothing: what goes on when somebody looks counts to its end all the same.
+func TestALookInBetweenChangesNothing(t *testing.T) {
+	t.Parallel()
+	l := opened()
+	l.enter(echo("a", "old", false), at(10))
+	l.enter(echo("b", "other", false), at(12))
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "5s", None: "3s"}}, l.result(at(15))[0].Workloads)
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "10s", None: "8s"}}, l.result(at(20))[0].Workloads)
+	l.enter(echo("a", "old", true), at(30))
+	l.enter(echo("b", "other", true), at(40))
+	assert.Equal(t, []history.Shortage{{Kind: "Deployment", Name: "echo", Fewer: "30s", None: "18s"}}, l.result(at(60))[0].Workloads)
+
+	var a answers
+	a.count(at(0), at(0), nil)
+	a.count(at(1), at(1), errors.New("no answer"))
+	assert.Equal(t, "30s", a.result(at(30)).Gap)
+	assert.Equal(t, "1m0s", a.result(at(60)).Gap)
+}
+
 func TestWhatWasMissingBeforeIsNotBlamedOnAnybody(t *testing.T) {
 	t.Parallel()
 	l := newLedger(nil)
@@ -196,8 +215,15 @@ func TestMeasuring(t *testing.T) {
 		return x.watched.ledger.moved["shop"] == 1 && asked.Load() > 3
 	}
 	require.Eventually(t, left, 10*time.Second, time.Millisecond)
+	far := x.SoFar()
 	got := x.Stop()
 	require.Len(t, got.Answers, 1)
+	assert.Same(t, got, x.Stop())
+	assert.Equal(t, got.From, far.From)
+	assert.GreaterOrEqual(t, far.Answers[0].Asked, 3, "it is told while the measuring goes on")
+	assert.LessOrEqual(t, far.Answers[0].Asked, got.Answers[0].Asked)
+	require.Len(t, far.Namespaces, 1)
+	assert.Equal(t, 1, far.Namespaces[0].Moved)
 	assert.GreaterOrEqual(t, got.Answers[0].Asked, 3)
 	assert.Equal(t, 1, got.Answers[0].Failed)
 	assert.Equal(t, "refused", got.Answers[0].Error)

@@ -153,6 +153,14 @@ func lasted(since *time.Time, goesOn bool, now time.Time) time.Duration {
 	return 0
 }
 
+// ongoing is how long a time has lasted that goes on.
+func ongoing(since, now time.Time) time.Duration {
+	if since.IsZero() {
+		return 0
+	}
+	return now.Sub(since)
+}
+
 // result tells what happened, the namespaces and workloads in the order of their names.
 func (l *ledger) result(now time.Time) []history.Affected {
 	byName := map[string]*history.Affected{}
@@ -166,7 +174,7 @@ func (l *ledger) result(now time.Time) []history.Affected {
 		of(namespace)
 	}
 	for w, s := range l.states {
-		fewer, none := s.fewer+lasted(&s.fewerSince, false, now), s.none+lasted(&s.noneSince, false, now)
+		fewer, none := s.fewer+ongoing(s.fewerSince, now), s.none+ongoing(s.noneSince, now)
 		if fewer <= 0 && !s.wasAlready {
 			continue
 		}

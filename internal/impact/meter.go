@@ -44,10 +44,14 @@ type Measurement struct {
 	asking  sync.WaitGroup
 	answers []answers
 	watched *watched
+
+	stopping sync.Once
+	result   *history.Impact
 }
 
-// answers of one question. Each is written by the goroutine that asks it, and read after that has ended.
+// answers of one question, written by the goroutine that asks it.
 type answers struct {
+	mu   sync.Mutex
 	told history.Answers
 	last time.Time
 	gap  time.Duration
@@ -69,11 +73,24 @@ func (m Meter) Start(parent context.Context) *Measurement {
 	return x
 }
 
-// Stop ends the measuring and tells its result.
+// SoFar tells what was measured until now. The measuring goes on.
+func (x *Measurement) SoFar() *history.Impact { return x.at(x.meter.Clock.Now()) }
+
+// Stop ends the measuring and tells its result; once more it tells the same.
 func (x *Measurement) Stop() *history.Impact {
-	x.cancel()
-	x.asking.Wait()
-	now := x.meter.Clock.Now()
+	x.stopping.Do(func() {
+		x.cancel()
+		x.asking.Wait()
+		now := x.meter.Clock.Now()
+		if x.watched != nil {
+			x.watched.stop()
+		}
+		x.result = x.at(now)
+	})
+	return x.result
+}
+
+func (x *Measurement) at(now time.Time) *history.Impact {
 	out := &history.Impact{
 		From: x.from.UTC(), Until: now.UTC(), Every: x.meter.Every.String(), Answers: []history.Answers{},
 	}
@@ -81,7 +98,6 @@ func (x *Measurement) Stop() *history.Impact {
 		out.Answers = append(out.Answers, x.answers[i].result(now))
 	}
 	if x.watched != nil {
-		x.watched.stop()
 		out.Namespaces, out.Unwatched = x.watched.result()
 	}
 	return out
@@ -109,6 +125,8 @@ func (x *Measurement) ask(ctx context.Context, q Question, a *answers) {
 }
 
 func (a *answers) count(asked, answered time.Time, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.told.Asked++
 	a.away = err != nil
 	if a.away {
@@ -128,14 +146,16 @@ func (a *answers) count(asked, answered time.Time, err error) {
 
 // result tells of the answers so far. A time without any that goes on counts until now: nobody knows that it ends.
 func (a *answers) result(now time.Time) history.Answers {
-	gap := a.gap
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	told, gap := a.told, a.gap
 	if a.away && !a.last.IsZero() {
 		gap = max(gap, now.Sub(a.last))
 	}
 	if gap > 0 {
-		a.told.Gap = gap.Round(time.Millisecond).String()
+		told.Gap = gap.Round(time.Millisecond).String()
 	}
-	return a.told
+	return told
 }
 
 // Names checks the names of questions: two of one name could not be told apart in a report.

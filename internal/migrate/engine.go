@@ -77,8 +77,8 @@ type Options struct {
 	Soak time.Duration
 	// Accepted are the checks that were waived.
 	Accepted []check.Accepted
-	// Measured ends what is measured for the cluster's users while the run is at work, and tells it; nil measures nothing.
-	Measured func() *history.Impact
+	// Measuring measures for the cluster's users while the run is at work; nil measures nothing.
+	Measuring Measuring
 	// Estimates are what the report compares the times of steps with; nil for nothing.
 	Estimates *estimate.Estimates
 	// Retries is how many times a step that failed is tried again, after RetryPause, before the run ends.
@@ -154,10 +154,14 @@ type Engine struct {
 	putOff []string
 	// replaced counts the workers that this run has replaced, with those of [Options.Replaced]; beginning those that begin together and are not noted yet.
 	replaced, beginning int
-	// evictions are how long they were refused, by namespace; drains go on side by side. impact is what all runs have measured.
+	// evictions are how long they were refused, by namespace; drains go on side by side. impact is what all runs have measured, and added tells that this one's part is kept.
 	refusing  sync.Mutex
 	evictions map[string]time.Duration
 	impact    *history.Impact
+	added     bool
+	// unfinished is what a run has measured that was killed before it could keep it, unread why that cannot be told.
+	unfinished *history.Impact
+	unread     error
 	// unnoted is why something could not be written into the log.
 	unnoted failure.List
 	// resumed tells that an earlier run did some of the steps.
@@ -272,6 +276,9 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 		return err
 	}
 	if err := e.Log.open(ctx, e.Client, namespace); err != nil {
+		return err
+	}
+	if err := e.takeUp(ctx); err != nil {
 		return err
 	}
 	e.resumed = Started(e.Journal.Object)
@@ -1090,45 +1097,6 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 
 func interrupted(err error) bool { return errors.Is(err, context.Canceled) }
 
-// refusals adds up how long evictions were refused.
-func (e *Engine) refusals(namespaces map[string]time.Duration) {
-	e.refusing.Lock()
-	defer e.refusing.Unlock()
-	if e.evictions == nil {
-		e.evictions = map[string]time.Duration{}
-	}
-	for name, d := range namespaces {
-		e.evictions[name] += d
-	}
-}
-
-// noticed ends the measuring, and keeps its result with that of earlier runs: a migration has one report, whoever ran it on which night. A run that only looked was noticed by nobody,
-// and most end before the cluster's pods are listed: that would be told of all runs ever after.
-func (e *Engine) noticed(ctx context.Context, result Result) error {
-	if e.opts.Measured == nil {
-		return nil
-	}
-	measured := e.opts.Measured()
-	if measured == nil {
-		return nil
-	}
-	measured.Refused(e.evictions)
-	e.impact = measured
-	if errors.Is(result.Err, ErrLockLost) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
-	defer cancel()
-	return e.retry(ctx, "", func(ctx context.Context) (err error) {
-		if !e.acted {
-			e.impact, err = LoadImpact(ctx, e.Client, e.Work.namespace(), e.Work.id())
-			return err
-		}
-		e.impact, err = e.Work.keepImpact(ctx, measured)
-		return err
-	})
-}
-
 // closing is how long the end of a run tries to write, also of one that was interrupted.
 const closing = 20 * time.Second
 
@@ -1178,7 +1146,7 @@ func (e *Engine) save(ctx context.Context) error {
 	if err := e.Journal.save(ctx); err != nil {
 		return err
 	}
-	return e.Log.save(ctx, e.Client)
+	return e.Log.save(ctx, e.Client, e.soFar())
 }
 
 // retry tries again for as long as what fails may pass by itself: the API server is away, or somebody changed an object in between.

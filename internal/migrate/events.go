@@ -41,6 +41,8 @@ type Log struct {
 	mu   sync.Mutex
 	kept *corev1.ConfigMap
 	seq  int
+	// soFar is what an earlier run had measured when it last wrote the log, if it did not come to its end.
+	soFar []byte
 	// notes are those of every step, of earlier runs as well.
 	notes map[string][]history.Note
 	// unsaved are lines that are not in the cluster yet.
@@ -101,7 +103,7 @@ func (l *Log) open(ctx context.Context, c client.Client, namespace string) error
 	case err != nil:
 		return fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, l.Cluster+EventsSuffix, err)
 	}
-	l.kept = kept
+	l.kept, l.soFar = kept, kept.BinaryData[soFarKey]
 	return nil
 }
 
@@ -211,21 +213,21 @@ func (l *Log) tornAt() error {
 	return l.torn
 }
 
-// save brings the log in the cluster up to date. Only the holder of the lock writes it, but somebody may have put a label on it, or the answer to the last write was lost:
-// then what is there counts.
-func (l *Log) save(ctx context.Context, c client.Client) error {
+// save brings the log in the cluster up to date, and puts beside it what was measured so far; nothing is written when nothing was logged. Only the holder of the lock writes it, but somebody
+// may have put a label on it, or the answer to the last write was lost: then what is there counts.
+func (l *Log) save(ctx context.Context, c client.Client, soFar []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.put(ctx, c)
+	err := l.put(ctx, c, soFar)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		if err = l.reread(ctx, c); err == nil {
-			err = l.put(ctx, c)
+			err = l.put(ctx, c, soFar)
 		}
 	}
 	return err
 }
 
-func (l *Log) put(ctx context.Context, c client.Client) error {
+func (l *Log) put(ctx context.Context, c client.Client, soFar []byte) error {
 	if l.unsaved.Len() == 0 {
 		return nil
 	}
@@ -234,7 +236,10 @@ func (l *Log) put(ctx context.Context, c client.Client) error {
 		_, text, _ = strings.Cut(text, "\n")
 	}
 	next := l.kept.DeepCopy()
-	next.Data = map[string]string{eventsKey: text}
+	next.Data, next.BinaryData = map[string]string{eventsKey: text}, nil
+	if len(soFar) > 0 {
+		next.BinaryData = map[string][]byte{soFarKey: soFar}
+	}
 	var err error
 	if next.ResourceVersion == "" {
 		err = c.Create(ctx, next, client.FieldOwner(kube.FieldOwner))

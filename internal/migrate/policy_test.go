@@ -453,7 +453,7 @@ func TestTheAnswerToAWriteOfTheLogIsLost(t *testing.T) {
 	stored.Data = map[string]string{eventsKey: l.unsaved.String()}
 	require.NoError(t, w.api.Create(t.Context(), stored))
 	require.NoError(t, l.write(&history.Event{Type: history.RunFinished}))
-	require.NoError(t, l.save(t.Context(), w.api))
+	require.NoError(t, l.save(t.Context(), w.api, nil))
 	w.gapless()
 	events, err := LoadEvents(t.Context(), w.api, "org-acme", "al9qy")
 	require.NoError(t, err)

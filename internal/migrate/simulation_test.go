@@ -29,6 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
@@ -358,8 +359,12 @@ func (w *world) drive(way func(*Engine) (Result, error)) (result Result, alive b
 	w.runs++
 	holder := fmt.Sprintf("ada@anubis (%d)", w.runs)
 	lock := &Lock{Client: w.api, Clock: w.clk, Key: LockKey("org-acme", "al9qy"), Holder: holder, Duration: 30 * time.Second, Gone: func(string) bool { return true }}
+	within, _ := w.api.(client.WithWatch)
 	work := &Work{
-		Adopter: &adopt.Adopter{Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"}, Record: w.record()}, Clock: w.clk,
+		Adopter: &adopt.Adopter{
+			Picture: &legacy.Cluster{ID: "al9qy"}, Result: &translate.Result{Namespace: "org-acme"}, Record: w.record(),
+			Management: adopt.Side{Client: within, Writer: kube.NewWriter(w.api, kube.WriterOptions{})},
+		}, Clock: w.clk,
 		PutOff: func(_ context.Context, id string) error {
 			if w.half == replacement(id) {
 				w.half, w.begun[replacement(id)] = "", false

@@ -3,7 +3,6 @@ package migrate
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,9 +17,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finalize"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/pack"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
@@ -81,7 +78,6 @@ const (
 	recordKey  = "record.json.gz"
 	beforeKey  = "before.json.gz"
 	afterKey   = "after.json.gz"
-	impactKey  = "impact.json.gz"
 	recordType = "migration.giantswarm.io/record"
 )
 
@@ -225,43 +221,6 @@ func loadKept(ctx context.Context, reader client.Reader, namespace, id string) (
 		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EvidenceSuffix, err)
 	}
 	return kept.BinaryData, nil
-}
-
-// maxImpact bounds what is unpacked, in bytes: thousands of namespaces and workloads.
-const maxImpact = 8 << 20
-
-// LoadImpact reads what the runs of a migration have measured for the cluster's users; nil when none has.
-func LoadImpact(ctx context.Context, reader client.Reader, namespace, id string) (*history.Impact, error) {
-	kept, err := loadKept(ctx, reader, namespace, id)
-	if err != nil || len(kept[impactKey]) == 0 {
-		return nil, err
-	}
-	out := &history.Impact{}
-	text, err := pack.Open(kept[impactKey], maxImpact)
-	if err == nil {
-		err = json.Unmarshal(text, out)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s: %s: %w", namespace, id+EvidenceSuffix, impactKey, err)
-	}
-	return out, nil
-}
-
-// keepImpact adds what a run has measured to what earlier ones have, and returns all of it.
-func (w *Work) keepImpact(ctx context.Context, measured *history.Impact) (*history.Impact, error) {
-	earlier, err := LoadImpact(ctx, w.Adopter.Management.Client, w.namespace(), w.id())
-	if err != nil {
-		return measured, err
-	}
-	if earlier != nil && !earlier.Until.Before(measured.Until) {
-		return earlier, nil // It was kept, and only the answer was lost.
-	}
-	all := earlier.Then(measured)
-	packed, err := pack.JSON(all)
-	if err != nil {
-		return measured, fmt.Errorf("keeping what was measured: %w", err)
-	}
-	return all, w.keep(ctx, map[string]any{impactKey: base64.StdEncoding.EncodeToString(packed)})
 }
 
 // undisturbed refuses to begin when the pods are not the ones that were planned with.
