@@ -280,8 +280,10 @@ func (c *Roller) mayLeave(ctx context.Context) error {
 	})
 }
 
-// awaitCalm waits until the legacy API server has been ready for a while: an earlier try may have ended it before.
+// awaitCalm waits until the legacy API server has been ready for a while: an earlier try may have ended it before. For how long it has, two times of its kubelet tell, whose clock may be another one than
+// this machine's: when the server became ready, and when the kubelet last said that it is there. Where it does not say that, what this run has seen itself tells.
 func (c *Roller) awaitCalm(ctx context.Context) error {
+	var since, seen time.Time
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		names, err := c.mirrored(ctx, apiServer)
 		if err != nil {
@@ -294,13 +296,43 @@ func (c *Roller) awaitCalm(ctx context.Context) error {
 		if err := c.Workload.Client.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: names[0]}, pod); err != nil {
 			return "pod " + names[0], client.IgnoreNotFound(err)
 		}
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && c.Clock.Since(condition.LastTransitionTime.Time) >= calmBefore {
-				return "", nil
-			}
+		became, ready := readySince(pod)
+		switch {
+		case !ready:
+			seen = time.Time{}
+		case became.IsZero():
+			return "", nil // It never was anything else.
+		case seen.IsZero() || !became.Equal(since):
+			since, seen = became, c.Clock.Now()
+		}
+		if ready && (c.lastSign(ctx, pod.Spec.NodeName).Sub(became) >= calmBefore || c.Clock.Since(seen) >= calmBefore) {
+			return "", nil
 		}
 		return "the legacy API server to be ready for " + calmBefore.String(), nil
 	})
+}
+
+// readySince tells whether a pod is ready, and since when, by its kubelet's clock.
+func readySince(pod *corev1.Pod) (since time.Time, ready bool) {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return condition.LastTransitionTime.Time, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// lastSign is when a kubelet last said that it is there, by its own clock: it renews a Lease every ten seconds. Zero when nobody can tell.
+func (c *Roller) lastSign(ctx context.Context, node string) time.Time {
+	lease, err := get(ctx, c.Workload.Client, leaseKind(), corev1.NamespaceNodeLease, node)
+	if err != nil || lease == nil {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, text(lease, "spec", "renewTime"))
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }
 
 // podsOnMaster are the pods of the legacy master's Node, by namespace and name.
