@@ -79,14 +79,14 @@ boot() {
 		# The port of the management cluster that leads to the workers, whichever they are.
 		local port
 		port=$("${inside[@]}" kubectl get service worker --namespace "$id" --output 'jsonpath={.spec.ports[0].nodePort}')
-		run+=(--probe "shop=http://10.100.0.1:$port/")
+		probe=(--probe "shop=http://10.100.0.1:$port/")
 	fi
 }
 
 # adopt makes Machines of the running virtual machines.
 adopt() {
 	say "migrate run $id: checks, then fence, translate, adopt"
-	"${run[@]}" -o text -o html=report.html
+	"${run[@]}" "${probe[@]}" -o text -o html=report.html
 
 	say "migrate proof $id: nothing was restarted"
 	"${inside[@]}" "$PWD/bin/migrate" proof "$id"
@@ -97,12 +97,24 @@ adopt() {
 
 # replace goes on where adopt ended: a new control plane, new workers, and nothing left of the old platform. The report of the last run tells of all of them.
 replace() {
-	say "migrate run $id: the control plane, past the point of no return, then the workers"
-	"${run[@]}" --until workers --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text
+	say "migrate run $id: the control plane, past the point of no return"
+	"${run[@]}" "${probe[@]}" --until control-plane --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text
 	"${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
 
+	say "migrate run $id: the workers"
+	local meanwhile=("${probe[@]}")
+	if [ "$workers" = 1 ]; then
+		# The data of the first worker stay on their host, so it goes before its replacement comes, and the port that leads to the workers leads nowhere
+		# meanwhile. The workload's own port is at every node, also at the new control plane, which stays.
+		local address
+		address=$("${inside[@]}" kubectl get machines --namespace org-acme --selector cluster.x-k8s.io/control-plane \
+			--output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
+		meanwhile=(--probe "shop, at the control plane=http://$address:30010/")
+	fi
+	"${run[@]}" "${meanwhile[@]}" --until workers --patience 1h -o text
+
 	say "migrate run $id: the rest of the old platform goes"
-	"${run[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=report.html -o json=report.json
+	"${run[@]}" "${probe[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=report.html -o json=report.json
 	bin/migrate show report.json --audience customer -o html=customer.html
 
 	say "an ordinary cluster: nothing to plan, nothing to forecast"
@@ -113,6 +125,7 @@ replace() {
 	written=(customer.html report.json "${written[@]}")
 }
 
+probe=()
 inside=(bin/lab exec --dir "$work/lab" --)
 run=("${inside[@]}" "$PWD/bin/migrate" run "$id" --yes --ca-cert "$work/lab/legacy/$id/ca/ca.crt" --ca-key "$work/lab/legacy/$id/ca/ca.key"
 	--decisions hack/demo/machines.yaml)
