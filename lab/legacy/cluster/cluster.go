@@ -466,7 +466,7 @@ func (c *Cluster) takeConfigMap(o *unstructured.Unstructured) error {
 		certificates[strings.TrimPrefix(name, ID+"-")] = userdata.Certificate{CA: s.Data["ca"], Cert: s.Data["crt"], Key: s.Data["key"]}
 	}
 	fresh, err := userdata.Render(recorded, userdata.Options{
-		Zone: c.opts.Zone, Certificates: certificates, EncryptionKey: c.key, Reserved: userdata.SmallMachine(),
+		Zone: c.opts.Zone, Certificates: certificates, EncryptionKey: c.key, Reserved: userdata.SmallMachine(), Typhas: c.opts.Workers,
 		// Machines are slow without hardware virtualisation.
 		Patient: true,
 	})

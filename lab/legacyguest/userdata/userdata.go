@@ -62,6 +62,9 @@ type Options struct {
 	EncryptionKey string
 	// Reserved resources of the node.
 	Reserved Reserved
+	// Typhas is how many pods of Typha there are to be; zero leaves what the document says. Each wants a node of its own that is no master, and their disruption budget lets one of all be missing: where there
+	// are more of them than workers, none can be evicted.
+	Typhas int
 	// Patient gives probes of pods and leader elections the time they need on a machine without hardware virtualisation, where everything
 	// takes twenty times as long: otherwise kubelets end containers before they are up, and controllers end themselves when they cannot
 	// renew a lease in time. Kubelets measure containers less often, and API servers collect garbage less often, because a
@@ -218,6 +221,10 @@ func (o Options) changeFile(f map[string]any, rename *strings.Replacer) error {
 		if o.EncryptionKey != "" {
 			after = encryptionKey.ReplaceAll(after, []byte("${1}"+o.EncryptionKey))
 		}
+	case "/srv/calico-all.yaml":
+		if o.Typhas > 0 {
+			after = typhas.ReplaceAll(after, []byte("${1}"+strconv.Itoa(o.Typhas)))
+		}
 	case "/etc/kubernetes/config/kubelet.yaml.tmpl":
 		after = o.Reserved.apply(after)
 		if o.Patient {
@@ -247,6 +254,7 @@ var (
 	environment   = regexp.MustCompile(`(?m)^( *)env:$`)
 	encryptionKey = regexp.MustCompile(`(?m)^(\s*secret:\s*)\S+$`)
 	apiServer     = regexp.MustCompile(`(?m)^\s*server:\s*https://api\.([^\s/:]+)\s*$`)
+	typhas        = regexp.MustCompile(`(?s)(kind: Deployment\nmetadata:\n  name: calico-typha\n.*?\n  replicas: )\d+`)
 )
 
 // apply changes the template of a kubelet's configuration. It cannot be parsed: it has placeholders that are no YAML.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -123,6 +124,21 @@ func TestPatienceStretchesProbes(t *testing.T) {
 			assert.Contains(t, addons, "#!/bin/bash\nexport HOME=/root GOGC=400")
 			assert.Contains(t, string(after["/srv/kube-proxy-ds.yaml"]), "            initialDelaySeconds: 200\n            periodSeconds: 30\n")
 		}
+	}
+}
+
+func TestTyphaGetsAsManyPodsAsFit(t *testing.T) {
+	t.Parallel()
+	const path, counted = "/srv/calico-all.yaml", "\nspec:\n  replicas: %d\n  revisionHistoryLimit: 2\n  selector:\n    matchLabels:\n      k8s-app: calico-typha\n"
+	for name, data := range recorded(t, "al9qy") {
+		if !strings.HasPrefix(name, "master-") {
+			continue
+		}
+		before := string(files(t, data)[path])
+		require.Contains(t, before, fmt.Sprintf(counted, 3))
+		rendered, err := userdata.Render(data, userdata.Options{Typhas: 1})
+		require.NoError(t, err)
+		assert.Equal(t, strings.Replace(before, fmt.Sprintf(counted, 3), fmt.Sprintf(counted, 1), 1), string(files(t, rendered)[path]), "and nothing else is another")
 	}
 }
 
