@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -19,6 +20,9 @@ import (
 const (
 	address = ":8080"
 	timeout = 30 * time.Second
+	// lameDuck is how long a server goes on that was told to end. It is told when everybody else is, and where processors are emulated seconds go by until no kube-proxy leads to it any more. A real
+	// workload that must lose no request when it is evicted does the same, mostly by a preStop hook.
+	lameDuck = 10 * time.Second
 )
 
 func main() {
@@ -43,22 +47,37 @@ func run(ctx context.Context, args []string) error {
 }
 
 func serve(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("serving on %s: %w", address, err)
+	}
+	return serveOn(ctx, listener, lameDuck)
+}
+
+// serveOn serves until ctx ends, and for so much longer.
+func serveOn(ctx context.Context, listener net.Listener, longer time.Duration) error {
 	name, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("reading the host name: %w", err)
 	}
 	server := &http.Server{
-		Addr: address, ReadHeaderTimeout: timeout,
+		ReadHeaderTimeout: timeout,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = fmt.Fprintln(w, name)
 		}),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.ListenAndServe() }()
+	go func() { failed <- server.Serve(listener) }()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		<-ctx.Done()
+		<-time.After(longer)
+	}()
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serving on %s: %w", address, err)
-	case <-ctx.Done():
+		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+	case <-over:
 		return server.Shutdown(context.WithoutCancel(ctx))
 	}
 }
