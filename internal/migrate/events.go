@@ -64,28 +64,35 @@ type Listener interface {
 
 // LoadEvents reads the log that is kept in the cluster.
 func LoadEvents(ctx context.Context, reader client.Reader, namespace, id string) ([]history.Event, error) {
+	_, events, err := readLog(ctx, reader, client.ObjectKey{Namespace: namespace, Name: id + EventsSuffix})
+	return events, err
+}
+
+// readLog returns the ConfigMap with a log, and its events; nil when there is none.
+func readLog(ctx context.Context, reader client.Reader, key client.ObjectKey) (*corev1.ConfigMap, []history.Event, error) {
 	kept := &corev1.ConfigMap{}
-	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id + EventsSuffix}, kept)
+	err := reader.Get(ctx, key, kept)
 	if apierrors.IsNotFound(err) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, id+EventsSuffix, err)
+		return nil, nil, fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
 	var events []history.Event
 	for line := range strings.Lines(kept.Data[eventsKey]) {
 		var e history.Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			return events, fmt.Errorf("reading ConfigMap %s/%s: line %d: %w", namespace, id+EventsSuffix, len(events)+1, err)
+			return kept, events, fmt.Errorf("reading ConfigMap %s: line %d: %w", key, len(events)+1, err)
 		}
 		events = append(events, e)
 	}
-	return events, nil
+	return kept, events, nil
 }
 
 // open reads what earlier runs logged, so that the numbers go on.
 func (l *Log) open(ctx context.Context, c client.Client, namespace string) error {
-	events, err := LoadEvents(ctx, c, namespace, l.Cluster)
+	key := client.ObjectKey{Namespace: namespace, Name: l.Cluster + EventsSuffix}
+	kept, events, err := readLog(ctx, c, key)
 	if err != nil {
 		return err
 	}
@@ -95,13 +102,8 @@ func (l *Log) open(ctx context.Context, c client.Client, namespace string) error
 	for i := range events {
 		l.remember(&events[i])
 	}
-	kept := &corev1.ConfigMap{}
-	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: l.Cluster + EventsSuffix}, kept)
-	switch {
-	case apierrors.IsNotFound(err):
-		kept = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: l.Cluster + EventsSuffix, Labels: map[string]string{RecordLabel: l.Cluster}}}
-	case err != nil:
-		return fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, l.Cluster+EventsSuffix, err)
+	if kept == nil {
+		kept = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{RecordLabel: l.Cluster}}}
 	}
 	l.kept, l.soFar = kept, kept.BinaryData[soFarKey]
 	return nil
