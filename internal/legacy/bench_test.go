@@ -42,6 +42,17 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
+// BenchmarkLiveFleet looks at a management cluster whose lists are read already. There are as many definitions as Cluster API has, with schemas as large.
+func BenchmarkLiveFleet(b *testing.B) {
+	source := NewLive(definitions(b, 60), "mc", Options{})
+	b.ReportAllocs()
+	for b.Loop() {
+		fleet, err := source.Fleet(b.Context())
+		require.NoError(b, err)
+		require.Len(b, fleet.CRDs, 60)
+	}
+}
+
 // fleetSnapshot writes a snapshot of n clusters by copying one cluster's files under other ids.
 // LEGACY_FLEET_SIZE asks for another number of clusters.
 func fleetSnapshot(b *testing.B, n int) string {

@@ -350,7 +350,7 @@ func listPages(ctx context.Context, reader client.Reader, gvk schema.GroupVersio
 			if textAt(raw, "kind") == "" || textAt(raw, "apiVersion") == "" {
 				page.Items[i].SetGroupVersionKind(gvk)
 			}
-			compactManagedFields(raw)
+			slim(raw)
 			objects = append(objects, object{ref: refOfRaw(raw), origin: "live", raw: raw})
 		}
 		if token = page.GetContinue(); token == "" {

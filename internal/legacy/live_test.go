@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
 )
 
 // counting counts lists by kind and namespace, and fails the test on every other read.
@@ -142,8 +144,12 @@ func TestManyLoadsShareTheListsOfNamespaceDefault(t *testing.T) {
 	t.Parallel()
 	counts := &counting{lists: map[string]int{}}
 	source := NewLive(fakeCluster(t, counts, nil, fleetDir(t, "al9qy", "b4n9x")), "mc", Options{})
+	loads := 10
+	if testing.Short() { // as many as meet
+		loads = 3
+	}
 	var wg sync.WaitGroup
-	for range 10 {
+	for range loads {
 		for _, id := range []string{"al9qy", "b4n9x"} {
 			wg.Go(func() {
 				c, err := source.Load(t.Context(), id)
@@ -158,7 +164,7 @@ func TestManyLoadsShareTheListsOfNamespaceDefault(t *testing.T) {
 		assert.Equal(t, 1, counts.count(kind+"/default"), kind)
 	}
 	assert.Equal(t, 1, counts.count("Release/"))
-	assert.Equal(t, 10, counts.count("Pod/al9qy"), "a cluster's own namespace is read anew")
+	assert.Equal(t, loads, counts.count("Pod/al9qy"), "a cluster's own namespace is read anew")
 	assert.NotNil(t, load(t, source, "al9qy").Config.Object.Spec.Cluster.ID)
 
 	fresh := NewLive(fakeCluster(t, counts, nil, fixture("al9qy")), "mc", Options{Unshared: true})
@@ -257,6 +263,37 @@ func TestLongListsComeInPages(t *testing.T) {
 	require.Len(t, objects, 5)
 	assert.Equal(t, "Pod//4", objects[4].ref.Kind+"/"+objects[4].ref.Namespace+"/"+objects[4].ref.Name, "kind and version are filled in")
 	assert.Equal(t, []any{map[string]any{"manager": "kubelet"}}, valueAt(objects[0].raw, "metadata", "managedFields"))
+}
+
+// TestSchemasOfDefinitionsAreNotKept: nobody reads them, and there are megabytes of them.
+func TestSchemasOfDefinitionsAreNotKept(t *testing.T) {
+	t.Parallel()
+	objects, err := listPages(t.Context(), definitions(t, 1), schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}, "", 500)
+	require.NoError(t, err)
+	require.Len(t, objects, 1)
+	assert.Equal(t, []string{"v1beta2"}, crd(objects[0]).Versions)
+	assert.NotContains(t, string(mustJSON(objects[0].raw)), "openAPIV3Schema")
+}
+
+// definitions serves so many custom resource definitions, with their schemas, and nothing else.
+func definitions(tb testing.TB, n int) client.Reader {
+	tb.Helper()
+	text, err := os.ReadFile("../../config/crd/bases/infrastructure.cluster.x-k8s.io_kvmmachinetemplates.yaml")
+	require.NoError(tb, err)
+	return scripted{list: func(list *unstructured.UnstructuredList, _ client.ListOptions) error {
+		if list.GetKind() != "CustomResourceDefinitionList" {
+			return nil
+		}
+		for i := range n {
+			var o unstructured.Unstructured
+			if err := yaml.Unmarshal(text, &o.Object); err != nil {
+				return err
+			}
+			o.SetName("kind" + strconv.Itoa(i) + ".infrastructure.cluster.x-k8s.io")
+			list.Items = append(list.Items, o)
+		}
+		return nil
+	}}
 }
 
 func TestAListThatFailsIsAProblemAndTheRestIsStillThere(t *testing.T) {
