@@ -286,6 +286,7 @@ func TestTheDefinitionIsPrintedAsItIsAndAsJSON(t *testing.T) {
 
 func TestEveryIDCanBeExplained(t *testing.T) {
 	t.Parallel()
+	withoutRaces(t)
 	seen := map[string]bool{}
 	for _, page := range explanations() {
 		assert.False(t, seen[page.ID], "%s has two pages", page.ID)

@@ -11,6 +11,7 @@ import (
 
 func TestADamagedSnapshotIsNoSnapshotWithoutClusters(t *testing.T) {
 	t.Parallel()
+	withoutRaces(t)
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "whole.tar.gz")
 	require.Equal(t, CodeOK, run(t, "snapshot", "--from", fixture(t, "al9qy"), "--out", archive).code)

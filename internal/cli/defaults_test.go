@@ -20,6 +20,7 @@ func clientConfig(t *testing.T, defaults string) string {
 
 func TestAFormatThatACommandHasNotIsLeftOutOfTheDefaults(t *testing.T) {
 	t.Parallel()
+	withoutRaces(t)
 	page := filepath.Join(t.TempDir(), "report.html")
 	config := clientConfig(t, "  output: [text, html="+page+"]\n")
 	for _, args := range [][]string{

@@ -129,6 +129,7 @@ func TestGoldenFilesAreNoInput(t *testing.T) {
 // TestTheSamePlanTwiceIsTheSameBytes also covers show: a saved plan renders as the command that made it did.
 func TestTheSamePlanTwiceIsTheSameBytes(t *testing.T) {
 	t.Parallel()
+	withoutRaces(t)
 	file := filepath.Join(t.TempDir(), "al9qy.plan")
 	for _, format := range formatsOf("Plan") {
 		first := run(t, "plan", "--from", fixture(t, "al9qy"), "-o", format, "--out", file)

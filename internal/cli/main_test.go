@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
+	withoutRaces(t)
 	fixtures := fixturesDir(t)
 	testscript.Run(t, testscript.Params{
 		Dir:           "testdata/script",
@@ -66,6 +67,14 @@ func TestScripts(t *testing.T) {
 			},
 		},
 	})
+}
+
+// withoutRaces skips what runs commands one after the other that other tests run as well: what it looks at does not depend on the race detector, with which a command takes ten times as long.
+func withoutRaces(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("other tests run these commands with the race detector")
+	}
 }
 
 // ran is what one run of the program in this process left behind.

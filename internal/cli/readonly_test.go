@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -167,35 +170,60 @@ func (a *apiServer) writes() []string {
 	return a.written
 }
 
-// newAPIServer serves the objects of a fixture, and knows the kinds that a plan of it needs.
-func newAPIServer(t *testing.T, dir string) *apiServer {
-	t.Helper()
-	a := &apiServer{resources: map[string]map[string]resource{}}
+// objects are those of a fixture, and those that a plan of it makes.
+type objects struct{ there, planned []map[string]any }
+
+// known are the objects of fixtures, which API servers share and do not change: to read them takes longer than most tests with them.
+var known sync.Map
+
+func readObjects(dir string) (*objects, error) {
+	o := &objects{}
 	files, err := filepath.Glob(filepath.Join(dir, "input", "*.yaml"))
-	require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
 	for _, file := range files {
-		handle, err := os.Open(file)
-		require.NoError(t, err)
-		for decoder := yaml.NewDecoder(handle); ; {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 			var object map[string]any
 			if decoder.Decode(&object) != nil {
 				break
 			}
-			a.add(object, true)
+			o.there = append(o.there, object)
 		}
-		require.NoError(t, handle.Close())
 	}
-	source, err := legacy.Open(t.Context(), filepath.Join(dir, "input"), legacy.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, source.Close()) }()
-	ids, err := source.IDs(t.Context())
-	require.NoError(t, err)
+	source, err := legacy.Open(context.Background(), filepath.Join(dir, "input"), legacy.Options{})
+	if err != nil {
+		return nil, err
+	}
+	ids, err := source.IDs(context.Background())
 	for _, id := range ids {
-		cluster, err := source.Load(t.Context(), id)
-		require.NoError(t, err)
-		for _, object := range translate.New().Translate(cluster, translate.Options{}).Objects {
-			a.add(object.Object, false)
+		cluster, loadErr := source.Load(context.Background(), id)
+		if err = errors.Join(err, loadErr); err != nil {
+			break
 		}
+		for _, object := range translate.New().Translate(cluster, translate.Options{}).Objects {
+			o.planned = append(o.planned, object.Object)
+		}
+	}
+	return o, errors.Join(err, source.Close())
+}
+
+// newAPIServer serves the objects of a fixture, and knows the kinds that a plan of it needs.
+func newAPIServer(t *testing.T, dir string) *apiServer {
+	t.Helper()
+	once, _ := known.LoadOrStore(dir, sync.OnceValues(func() (*objects, error) { return readObjects(dir) }))
+	from, err := once.(func() (*objects, error))()
+	require.NoError(t, err)
+	a := &apiServer{resources: map[string]map[string]resource{}}
+	for _, object := range from.there {
+		a.add(object, true)
+	}
+	for _, object := range from.planned {
+		a.add(object, false)
 	}
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)

@@ -28,6 +28,7 @@ import (
 // each of them in everything that was written: as it is, in base64, and line by line.
 func TestNoSecretIsEverPrinted(t *testing.T) {
 	t.Parallel()
+	withoutRaces(t)
 	for _, name := range []string{"al9qy", "b4n9x", "proxy-and-registry-auth"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,6 +100,7 @@ func TestNoSecretIsEverPrinted(t *testing.T) {
 // unknown, dropped and carried over, and looks for them in everything that is written.
 func TestWhatASnapshotHidesIsHiddenEverywhere(t *testing.T) {
 	t.Parallel()
+	withoutRaces(t)
 	dir := plantedInFields(t)
 	work := t.TempDir()
 	do := func(args ...string) ran {

@@ -32,6 +32,9 @@ func TestJSONThatIsNotJSONIsRefused(t *testing.T) {
 
 func TestNestingIsLimited(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("megabytes that one goroutine reads")
+	}
 	for _, text := range []string{strings.Repeat("[", 1e6), strings.Repeat(`{"a":`, 1e6)} {
 		_, err := decodeJSON(text)
 		var deep *depthError

@@ -280,6 +280,9 @@ func TestNoPlantedSecretIsInARedactedSnapshot(t *testing.T) {
 	for _, name := range []string{"al9qy", "b4n9x", "proxy-and-registry-auth", "old-label-secrets", "broken-ignition", "v14-calico-on-etcd"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name != "v14-calico-on-etcd" {
+				t.Skip("one snapshot shows the race detector every path; all are searched without it")
+			}
 			source := open(t, fixture(name))
 			ids, err := source.IDs(t.Context())
 			require.NoError(t, err)
@@ -309,13 +312,17 @@ func TestNoPlantedSecretIsInARedactedSnapshot(t *testing.T) {
 					return nil, false
 				})
 			}
+			forms := map[string]string{}
+			for what, secret := range secrets {
+				for _, form := range spellings(secret) {
+					forms[form] = what
+				}
+			}
 			for where, text := range texts {
 				assert.NotContains(t, text, "PRIVATE KEY-----", where)
-				for what, secret := range secrets {
-					for _, form := range spellings(secret) {
-						if strings.Contains(text, form) {
-							t.Errorf("%s shows %s", where, what)
-						}
+				for form, what := range forms {
+					if strings.Contains(text, form) {
+						t.Errorf("%s shows %s", where, what)
 					}
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,14 +27,27 @@ import (
 
 func testNow() time.Time { return time.Date(2026, 11, 22, 7, 12, 0, 0, time.UTC) }
 
+// clusters are those of fixtures, which all tests share: whoever changes one copies it first.
+var clusters sync.Map
+
+func read(fixture string) (*legacy.Cluster, error) {
+	ctx := context.Background()
+	source, err := legacy.Open(ctx, filepath.Join("../../testdata/fixtures", fixture), legacy.Options{})
+	if err != nil {
+		return nil, err
+	}
+	var cluster *legacy.Cluster
+	ids, err := source.IDs(ctx)
+	if err == nil {
+		cluster, err = source.Load(ctx, ids[0])
+	}
+	return cluster, errors.Join(err, source.Close())
+}
+
 func input(tb testing.TB, fixture string) Input {
 	tb.Helper()
-	source, err := legacy.Open(tb.Context(), filepath.Join("../../testdata/fixtures", fixture), legacy.Options{})
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, source.Close()) })
-	ids, err := source.IDs(tb.Context())
-	require.NoError(tb, err)
-	cluster, err := source.Load(tb.Context(), ids[0])
+	once, _ := clusters.LoadOrStore(fixture, sync.OnceValues(func() (*legacy.Cluster, error) { return read(fixture) }))
+	cluster, err := once.(func() (*legacy.Cluster, error))()
 	require.NoError(tb, err)
 	return Input{Cluster: cluster, Result: translate.New().Translate(cluster, translate.Options{}), Source: "test", Now: testNow(), Tool: "test"}
 }
@@ -97,6 +111,9 @@ func TestAPlanWithoutTheKVMConfigSaysSo(t *testing.T) {
 
 func TestNoSecretValueIsInThePlan(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("a plan reads the same with the race detector, and other tests make one")
+	}
 	for _, fixture := range []string{"al9qy", "b4n9x", "proxy-and-registry-auth", "old-label-secrets"} {
 		in := input(t, fixture)
 		text, err := json.Marshal(build(t, in))
@@ -231,9 +248,9 @@ func TestDriftTellsWhatAPlanUsedFromWhatItDidNot(t *testing.T) {
 	earlier := build(t, input(t, "al9qy"))
 
 	unused := input(t, "al9qy")
-	config := *unused.Cluster.Config
+	cluster, config := *unused.Cluster, *unused.Cluster.Config
 	config.Ref.ResourceVersion = "99999"
-	unused.Cluster.Config = &config
+	cluster.Config, unused.Cluster = &config, &cluster
 	unused.Against = earlier
 	p := build(t, unused)
 	require.NotEmpty(t, p.Drift)

@@ -1,7 +1,9 @@
 package translate
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1alpha1 "github.com/giantswarm/apiextensions/v3/pkg/apis/core/v1alpha1"
@@ -32,16 +35,40 @@ import (
 
 const fixtures = "../../testdata/fixtures"
 
-// load reads the one cluster of a fixture.
+// read reads the one cluster of a fixture.
+func read(fixture string) (*legacy.Cluster, error) {
+	ctx := context.Background()
+	source, err := legacy.Open(ctx, filepath.Join(fixtures, fixture), legacy.Options{})
+	if err != nil {
+		return nil, err
+	}
+	ids, err := source.IDs(ctx)
+	if err == nil && len(ids) != 1 {
+		err = fmt.Errorf("%s has %d clusters", fixture, len(ids))
+	}
+	var cluster *legacy.Cluster
+	if err == nil {
+		cluster, err = source.Load(ctx, ids[0])
+	}
+	return cluster, errors.Join(err, source.Close())
+}
+
+// load is the cluster of a fixture for a test that changes it.
 func load(tb testing.TB, fixture string) *legacy.Cluster {
 	tb.Helper()
-	source, err := legacy.Open(tb.Context(), filepath.Join(fixtures, fixture), legacy.Options{})
+	cluster, err := read(fixture)
 	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, source.Close()) })
-	ids, err := source.IDs(tb.Context())
-	require.NoError(tb, err)
-	require.Len(tb, ids, 1)
-	cluster, err := source.Load(tb.Context(), ids[0])
+	return cluster
+}
+
+// loaded are the clusters that tests share, by fixture.
+var loaded sync.Map
+
+// shared is the cluster of a fixture for tests that only look at it: reading one takes longer than translating it.
+func shared(tb testing.TB, fixture string) *legacy.Cluster {
+	tb.Helper()
+	once, _ := loaded.LoadOrStore(fixture, sync.OnceValues(func() (*legacy.Cluster, error) { return read(fixture) }))
+	cluster, err := once.(func() (*legacy.Cluster, error))()
 	require.NoError(tb, err)
 	return cluster
 }
@@ -118,7 +145,7 @@ func TestEveryFieldOfEveryFixtureHasARow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			table := newTable()
-			for _, l := range readLeaves(load(t, name)).leaves {
+			for _, l := range readLeaves(shared(t, name)).leaves {
 				_, found := table.find(l.source, l.path)
 				if name == "hostile-names" && l.source == sourceRecord && strings.Contains(l.path, "<script>") {
 					assert.False(t, found, "a record nobody knows must ask for a decision")
@@ -135,7 +162,7 @@ func TestNoRuleLosesAMappedValueOfAnyFixture(t *testing.T) {
 	for _, name := range fixtureNames(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			result := New().Translate(load(t, name), Options{})
+			result := New().Translate(shared(t, name), Options{})
 			for _, f := range result.Findings {
 				assert.NotEqualf(t, idLost, f.ID, "%s %s: %s", f.Object, f.Path, f.Message)
 			}
@@ -206,7 +233,7 @@ func TestObjectsAreValidForTheGoTypesOfClusterAPI(t *testing.T) {
 	for _, name := range []string{"al9qy", "b4n9x", "host-path-etcd", "proxy-and-registry-auth"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, o := range New().Translate(load(t, name), Options{}).Objects {
+			for _, o := range New().Translate(shared(t, name), Options{}).Objects {
 				into, known := map[string]any{
 					"Namespace": &corev1.Namespace{}, "Secret": &corev1.Secret{},
 					"Cluster": &clusterv1.Cluster{}, "Machine": &clusterv1.Machine{}, "MachineDeployment": &clusterv1.MachineDeployment{},
@@ -223,7 +250,7 @@ func TestObjectsAreValidForTheGoTypesOfClusterAPI(t *testing.T) {
 
 func TestSettingsThatMustSurviveArrive(t *testing.T) {
 	t.Parallel()
-	result := New().Translate(load(t, "al9qy"), Options{CAKey: []byte("KEY")})
+	result := New().Translate(shared(t, "al9qy"), Options{CAKey: []byte("KEY")})
 	object := func(kind, name string) map[string]any {
 		o := result.Object(kind, name)
 		require.NotNilf(t, o, "%s/%s", kind, name)
@@ -317,7 +344,7 @@ func TestASnapshotWithoutSecretValuesAsksNoNewQuestions(t *testing.T) {
 	cluster, err := redacted.Load(t.Context(), "al9qy")
 	require.NoError(t, err)
 	require.NoError(t, redacted.Close())
-	whole, without := New().Translate(load(t, "al9qy"), Options{}), New().Translate(cluster, Options{})
+	whole, without := New().Translate(shared(t, "al9qy"), Options{}), New().Translate(cluster, Options{})
 	open := func(result *Result) []string {
 		var paths []string
 		for _, f := range result.Findings {
@@ -332,7 +359,7 @@ func TestASnapshotWithoutSecretValuesAsksNoNewQuestions(t *testing.T) {
 
 func TestAStrayOrWrongAnswerIsAnError(t *testing.T) {
 	t.Parallel()
-	cluster := load(t, "al9qy")
+	cluster := shared(t, "al9qy")
 	result := New().Translate(cluster, Options{Answers: map[string]finding.Answer{"spec.cluster.dokcer": {Value: "drop"}, "spec.cluster.docker.daemon.cidr": {Value: "maybe"}}})
 	count := 0
 	for _, f := range result.Findings {
@@ -381,11 +408,11 @@ func TestRandomClustersAreTranslatedTheSameWayTwice(t *testing.T) {
 	t.Parallel()
 	const shards = 4
 	rounds := 10000
-	if testing.Short() {
-		rounds = 400
+	if testing.Short() { // The race detector sees every way through in the first ones.
+		rounds = 100
 	}
 	// A small cluster: what people write is filled at random, the machines around it only have to be there.
-	base := load(t, "host-path-etcd")
+	base := shared(t, "host-path-etcd")
 	translator := New()
 	for shard := range shards {
 		t.Run(fmt.Sprint("shard", shard), func(t *testing.T) {
@@ -505,7 +532,7 @@ func TestTheFirstMachineJoinsTheRunningEtcd(t *testing.T) {
 	for _, mark := range []string{"{{", "{%", "{#"} {
 		assert.NotContains(t, joinScript, mark, "cloud-init takes the whole document for a template")
 	}
-	cluster := load(t, "al9qy")
+	cluster := shared(t, "al9qy")
 	controlPlane := New().Translate(cluster, Options{CAKey: []byte("KEY")}).Object("KubeadmControlPlane", "al9qy")
 	commands, _, err := unstructured.NestedStringSlice(controlPlane.Object, "spec", "kubeadmConfigSpec", "preKubeadmCommands")
 	require.NoError(t, err)
@@ -563,7 +590,7 @@ func TestReplacementsKeepTheLabelsOfTheirNodes(t *testing.T) {
 	t.Parallel()
 	leftOut := []string{"kubernetes.io/role", "kvm-operator.giantswarm.io/version"}
 	for _, id := range []string{"al9qy", "b4n9x"} {
-		cluster := load(t, id)
+		cluster := shared(t, id)
 		replacements, err := New().Translate(cluster, Options{}).Replacements(cluster)
 		require.NoError(t, err)
 		require.Len(t, replacements, len(cluster.Nodes))
@@ -593,7 +620,7 @@ func TestReplacementsKeepTheLabelsOfTheirNodes(t *testing.T) {
 func TestABrokenClusterHasNoReplacements(t *testing.T) {
 	t.Parallel()
 	for _, fixture := range fixtureNames(t) {
-		cluster := load(t, fixture)
+		cluster := shared(t, fixture)
 		result := New().Translate(cluster, Options{})
 		replacements, err := result.Replacements(cluster)
 		require.NoError(t, err, fixture)
@@ -602,7 +629,7 @@ func TestABrokenClusterHasNoReplacements(t *testing.T) {
 		}
 	}
 	empty := &Result{}
-	replacements, err := empty.Replacements(load(t, "al9qy"))
+	replacements, err := empty.Replacements(shared(t, "al9qy"))
 	require.NoError(t, err)
 	assert.Empty(t, replacements)
 }
