@@ -26,6 +26,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/transport"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -159,11 +160,9 @@ func (g *Guest) Booted() int {
 func (g *Guest) beside(ctx context.Context, legacy *master) {
 	for ctx.Err() == nil {
 		g.c.route()
-		var err error
-		if !legacy.gone {
-			if err = legacy.off(ctx); err == nil && !legacy.gone {
-				err = legacy.tick(ctx, g.leader())
-			}
+		err := legacy.off(ctx)
+		if err == nil && !legacy.gone {
+			err = legacy.tick(ctx, g.leader())
 		}
 		// While its API server ends, its own requests may fail, too.
 		if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !kube.Transient(err) {
@@ -201,15 +200,11 @@ func (g *Guest) workers(ctx context.Context) {
 
 // joinWorkers lets every new worker join: its Node comes, with the pod of a DaemonSet.
 func (g *Guest) joinWorkers(ctx context.Context, api client.Client, joined map[types.UID]bool) error {
-	var pods corev1.PodList
-	err := g.c.world.Client.List(ctx, &pods, client.InNamespace(g.c.Namespace), client.MatchingLabels{
-		clusterv1.ClusterNameLabel: g.c.ID, infrav1.RoleLabel: infrav1.RoleWorker,
-	})
+	pods, err := g.pods(infrav1.RoleWorker)
 	if err != nil {
 		return err
 	}
-	for i := range pods.Items {
-		p := &pods.Items[i]
+	for _, p := range pods {
 		if joined[p.UID] || p.DeletionTimestamp != nil || p.Status.PodIP == "" || !running(p) {
 			continue
 		}
@@ -290,7 +285,7 @@ func (g *Guest) live(ctx context.Context) {
 		delete(lives, uid)
 	}
 	for ctx.Err() == nil {
-		if pods, err := g.pods(ctx); err == nil {
+		if pods, err := g.controlPlanes(); err == nil {
 			for uid := range lives {
 				if pods[uid] == nil {
 					end(uid)
@@ -336,18 +331,20 @@ func (g *Guest) begin(ctx context.Context, pod *corev1.Pod) life {
 	return l
 }
 
-// pods are those of the control plane machines that run.
-func (g *Guest) pods(ctx context.Context) (map[types.UID]*corev1.Pod, error) {
-	var pods corev1.PodList
-	err := g.c.world.Client.List(ctx, &pods, client.InNamespace(g.c.Namespace), client.MatchingLabels{
-		clusterv1.ClusterNameLabel: g.c.ID, infrav1.RoleLabel: infrav1.RoleControlPlane,
-	})
+// pods are those of the cluster's machines in a role.
+func (g *Guest) pods(role string) ([]*corev1.Pod, error) {
+	return g.c.world.kubelet.pods(g.c.Namespace, labels.Set{clusterv1.ClusterNameLabel: g.c.ID, infrav1.RoleLabel: role})
+}
+
+// controlPlanes are the pods of the control plane machines that run.
+func (g *Guest) controlPlanes() (map[types.UID]*corev1.Pod, error) {
+	pods, err := g.pods(infrav1.RoleControlPlane)
 	if err != nil {
 		return nil, err
 	}
 	run := map[types.UID]*corev1.Pod{}
-	for i := range pods.Items {
-		if p := &pods.Items[i]; p.DeletionTimestamp == nil && p.Status.PodIP != "" && running(p) {
+	for _, p := range pods {
+		if p.DeletionTimestamp == nil && p.Status.PodIP != "" && running(p) {
 			run[p.UID] = p
 		}
 	}

@@ -109,6 +109,17 @@ func (k *kubelet) watches(namespace string) bool {
 	return k.watched[namespace]
 }
 
+// pods are those of a namespace with some labels, as they were heard of last. Who
+// looks every moment does not ask the API server.
+func (k *kubelet) pods(namespace string, some labels.Set) ([]*corev1.Pod, error) {
+	return k.factory.Core().V1().Pods().Lister().Pods(namespace).List(labels.SelectorFromSet(some))
+}
+
+// pod is one that was heard of and not of its end.
+func (k *kubelet) pod(namespace, name string) (*corev1.Pod, error) {
+	return k.factory.Core().V1().Pods().Lister().Pods(namespace).Get(name)
+}
+
 func (k *kubelet) work(ctx context.Context) bool {
 	name, shutdown := k.queue.Get()
 	if shutdown {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -61,6 +62,12 @@ func newMaster(ctx context.Context, c *Cluster) (*master, error) {
 	api, err := client.New(config, client.Options{Scheme: c.world.Client.Scheme()})
 	if err != nil {
 		return nil, fmt.Errorf("making the kubelet's client: %w", err)
+	}
+	if err := until(ctx, "the kubelet has heard of the legacy master", seedLimit, func() (bool, error) {
+		_, err := c.world.kubelet.pod(c.ID, c.Master)
+		return err == nil, client.IgnoreNotFound(err)
+	}); err != nil {
+		return nil, err
 	}
 	m := &master{c: c, dir: filepath.Join(c.dir, "master"), api: api, running: map[types.UID]*podProcess{}, serves: true}
 	if err := os.MkdirAll(filepath.Join(m.dir, "manifests"), 0o700); err != nil {
@@ -118,35 +125,43 @@ func (m *master) create(ctx context.Context, pod *corev1.Pod) error {
 // tick does what has come up since: mirror pods follow their manifests, pods bound to
 // the machine run, and leaders lead. other is the new machine, if it leads, too.
 func (m *master) tick(ctx context.Context, other string) error {
-	for file, component := range staticPods() {
-		pod := m.pod("k8s-"+component+"-"+m.c.Master, "docker.io/giantswarm/kube-"+component+":v1.21.5")
-		pod.Labels = map[string]string{"app.kubernetes.io/name": component}
-		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "made"}
-		if component == "api-server" {
-			pod.Spec.Containers[0].Command = apiServerFlags("/etc/kubernetes/policies/audit-policy.yaml")
-		}
-		var err error
-		if m.runs(file) {
-			err = m.create(ctx, pod)
-		} else {
-			err = client.IgnoreNotFound(m.api.Delete(ctx, pod, client.GracePeriodSeconds(0)))
-		}
-		if err != nil {
-			return fmt.Errorf("following manifest %s: %w", file, err)
-		}
-	}
-	return errors.Join(m.serve(ctx), m.runPods(ctx), m.lead(ctx, other))
-}
-
-// runPods runs what is bound to the machine and is no mirror pod, once, and
-// ends what is deleted.
-func (m *master) runPods(ctx context.Context) error {
 	var pods corev1.PodList
 	if err := m.api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": m.c.Master}); err != nil {
 		return fmt.Errorf("listing pods of the legacy master: %w", err)
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for file, component := range staticPods() {
+		if err := m.mirror(ctx, file, component, pods.Items); err != nil {
+			return fmt.Errorf("following manifest %s: %w", file, err)
+		}
+	}
+	return errors.Join(m.serve(ctx), m.runPods(ctx, pods.Items), m.lead(ctx, other))
+}
+
+// mirror makes or removes the mirror pod of a manifest, if it is not among those that
+// are there, or still is.
+func (m *master) mirror(ctx context.Context, file, component string, there []corev1.Pod) error {
+	pod := m.pod("k8s-"+component+"-"+m.c.Master, "docker.io/giantswarm/kube-"+component+":v1.21.5")
+	pod.Labels = map[string]string{"app.kubernetes.io/name": component}
+	pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "made"}
+	if component == "api-server" {
+		pod.Spec.Containers[0].Command = apiServerFlags("/etc/kubernetes/policies/audit-policy.yaml")
+	}
+	exists := slices.ContainsFunc(there, func(p corev1.Pod) bool { return p.Namespace == pod.Namespace && p.Name == pod.Name })
+	switch wanted := m.runs(file); {
+	case wanted && !exists:
+		return m.create(ctx, pod)
+	case !wanted && exists:
+		return client.IgnoreNotFound(m.api.Delete(ctx, pod, client.GracePeriodSeconds(0)))
+	default:
+		return nil
+	}
+}
+
+// runPods runs what is bound to the machine and is no mirror pod, once, and
+// ends what is deleted.
+func (m *master) runPods(ctx context.Context, pods []corev1.Pod) error {
+	for i := range pods {
+		pod := &pods[i]
 		var err error
 		switch {
 		case pod.DeletionTimestamp != nil:
@@ -279,8 +294,10 @@ func (m *master) lead(ctx context.Context, other string) error {
 
 // off ends the machine's programs once its pod is gone.
 func (m *master) off(ctx context.Context) error {
-	pod := &corev1.Pod{}
-	err := m.c.world.Client.Get(ctx, client.ObjectKey{Namespace: m.c.ID, Name: m.c.Master}, pod)
+	if m.gone {
+		return nil
+	}
+	pod, err := m.c.world.kubelet.pod(m.c.ID, m.c.Master)
 	if err == nil && pod.DeletionTimestamp == nil || client.IgnoreNotFound(err) != nil {
 		return client.IgnoreNotFound(err)
 	}

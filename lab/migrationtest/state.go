@@ -18,9 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -102,9 +104,9 @@ func everything(ctx context.Context, config *rest.Config) ([]*unstructured.Unstr
 	if err != nil {
 		return nil, fmt.Errorf("asking for the kinds there are: %w", err)
 	}
-	full, err := dynamic.NewForConfig(config)
+	ask, err := newLister(config)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, err
 	}
 	var (
 		mu      sync.Mutex
@@ -122,7 +124,7 @@ func everything(ctx context.Context, config *rest.Config) ([]*unstructured.Unstr
 				continue
 			}
 			wg.Go(func() {
-				all, err := full.Resource(version.WithResource(r.Name)).List(ctx, metav1.ListOptions{})
+				all, err := ask.list(ctx, version, r)
 				mu.Lock()
 				defer mu.Unlock()
 				if apierrors.IsNotFound(err) {
@@ -132,12 +134,55 @@ func everything(ctx context.Context, config *rest.Config) ([]*unstructured.Unstr
 					first = fmt.Errorf("listing %s: %w", r.Name, err)
 					return
 				}
-				objects = append(objects, pointers(all.Items)...)
+				objects = append(objects, all...)
 			})
 		}
 	}
 	wg.Wait()
 	return objects, first
+}
+
+// lister lists objects of any kind.
+type lister struct {
+	full  dynamic.Interface
+	heads metadata.Interface
+}
+
+func newLister(config *rest.Config) (l lister, err error) {
+	if l.full, err = dynamic.NewForConfig(config); err == nil {
+		l.heads, err = metadata.NewForConfig(config)
+	}
+	if err != nil {
+		return l, fmt.Errorf("making a client: %w", err)
+	}
+	return l, nil
+}
+
+// list returns the objects of a kind; of definitions of kinds only the metadata: their
+// schemas are megabytes, and no cluster's.
+func (l lister) list(ctx context.Context, version schema.GroupVersion, r metav1.APIResource) ([]*unstructured.Unstructured, error) {
+	resource := version.WithResource(r.Name)
+	if r.Kind != "CustomResourceDefinition" {
+		all, err := l.full.Resource(resource).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return pointers(all.Items), nil
+	}
+	all, err := l.heads.Resource(resource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]*unstructured.Unstructured, len(all.Items))
+	for i := range all.Items {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&all.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		objects[i] = &unstructured.Unstructured{Object: content}
+		objects[i].SetGroupVersionKind(version.WithKind(r.Kind))
+	}
+	return objects, nil
 }
 
 func (s State) add(side string, objects []*unstructured.Unstructured) error {
