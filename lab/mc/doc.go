@@ -24,6 +24,8 @@
 // What differs from a real management cluster, and why:
 //   - etcd does not fsync: its data is thrown away with the cluster;
 //   - no leader election: there is one of each, and waiting for leases is slow;
+//   - without hosts, the components collect garbage a quarter as often: their
+//     heaps are small, and tests are bound by the processor;
 //   - without hosts, no node lifecycle controller and no TaintNodesByCondition admission: the
 //     seeded hosts have no kubelet, so they would be marked NotReady and their
 //     VM pods evicted; and nobody would ever take the first taint off a node;
