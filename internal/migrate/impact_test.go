@@ -61,6 +61,7 @@ func (w *world) questions(t *testing.T) int {
 func TestWhatAKilledRunHasMeasuredIsInTheReport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.serve(true)
 	first, second := "control-plane/drain", "workers/a"
 	killedIn := func(step string) {
 		w.fate = func(id string) fate {
@@ -108,6 +109,7 @@ func TestWhatAKilledRunHasMeasuredIsInTheReport(t *testing.T) {
 func TestWhatCannotBeReadOfAKilledRunHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n", "a")
+	w.serve(true)
 	w.fate = func(id string) fate {
 		if id == "workers/a" {
 			return fails

@@ -61,7 +61,8 @@ func TestEveryStepIsTakenBackUntilThePointOfNoReturn(t *testing.T) {
 		for _, how := range []fate{fails, killed, killedHalf, killedAfter} {
 			for keep, end := range phases {
 				kept := slices.Index(all, end) + 1
-				if kept > i || testing.Short() && (i+int(how))%4 > 0 {
+				// Each of the ways in turn: all of them take minutes, and differ in what the step itself leaves behind.
+				if kept > i || (i+int(how)+kept)%4 > 0 || testing.Short() && keep != "" {
 					continue
 				}
 				w, undone, irreversible := undoing(t)
@@ -111,7 +112,9 @@ func TestARollbackThatIsKilledGoesOn(t *testing.T) {
 					}
 					once = true
 					if after {
-						assert.NoError(t, undo(ctx, x))
+						if err := undo(ctx, x); err != nil {
+							return err
+						}
 					}
 					w.dead.Store(true)
 					panic(errKilled)
