@@ -144,11 +144,7 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 	}
 	switch {
 	case kind == readinessProbe:
-		u.ready = ok
-		if ok && !r.served {
-			r.served = true
-			w.yield(u, r, 0)
-		}
+		w.markReady(u, r, ok)
 	case ok && kind == startupProbe:
 		w.markStarted(u, r)
 	case !ok:
@@ -159,6 +155,15 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 			grace = time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
 		}
 		w.stop(ctx, u, grace)
+	}
+}
+
+// markReady says whether a container is ready. Once it has been, it has its full share of the processors.
+func (w *worker) markReady(u *unit, r *run, ready bool) {
+	u.ready = ready
+	if ready && !r.served {
+		r.served = true
+		w.yield(u, r, 0)
 	}
 }
 
