@@ -48,7 +48,7 @@ test: setup lab $(TOOLS)/gotestsum ## run every test, those against real compone
 
 .PHONY: test-race
 test-race: $(TOOLS)/gotestsum ## run the product's tests with the race detector
-	CGO_ENABLED=1 $(GOTEST) -race -short -vet=off ./internal/... # vet has seen the same files in test
+	CGO_ENABLED=1 $(GOTEST) -race -short -vet=off ./internal/... # test or the linters vet the same files
 
 .PHONY: bench
 bench: build ## run the benchmarks that docs/performance.md quotes
