@@ -49,6 +49,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	members []*member
+	claims  claims
 	change  chan struct{}
 }
 
@@ -177,7 +178,7 @@ func (c *Cluster) makeDir() error {
 
 func (c *Cluster) choosePorts(ctx context.Context) error {
 	const control, each = 12, 3
-	found, err := freePorts(ctx, control+each*len(providers()))
+	found, err := c.FreePorts(ctx, control+each*len(providers()))
 	if err != nil {
 		return err
 	}
@@ -358,8 +359,17 @@ func (c *Cluster) ServingCert(name string) (string, error) {
 }
 
 // FreePorts returns ports on 127.0.0.1 nobody listens on, for programs to run
-// beside the cluster.
-func (c *Cluster) FreePorts(ctx context.Context, n int) ([]int, error) { return freePorts(ctx, n) }
+// beside the cluster. No other cluster takes them until this one has stopped.
+func (c *Cluster) FreePorts(ctx context.Context, n int) ([]int, error) {
+	found, kept, err := freePorts(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims = append(c.claims, kept...)
+	return found, nil
+}
 
 // Components describes the processes in the order of their start.
 func (c *Cluster) Components() []Component {
@@ -452,7 +462,8 @@ func (c *Cluster) member(name string) (*member, error) {
 
 // Stop ends all processes, those that write first, and removes the directory.
 // It may be called again.
-func (c *Cluster) Stop(ctx context.Context) error {
+func (c *Cluster) Stop(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, c.releasePorts()) }()
 	c.background()
 	if c.guard == nil { // Start failed early.
 		if c.dir == "" || c.opts.KeepDir {
@@ -481,6 +492,14 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		return fmt.Errorf("stopping the cluster in %s: %w", c.dir, err)
 	}
 	return nil
+}
+
+func (c *Cluster) releasePorts() error {
+	c.mu.Lock()
+	kept := c.claims
+	c.claims = nil
+	c.mu.Unlock()
+	return kept.release()
 }
 
 func (c *Cluster) stopQuietly(ctx context.Context, m *member) {
