@@ -19,6 +19,7 @@ var ErrNotLeader = errors.New("this member is not the leader")
 var ErrUnsettled = errors.New("the members are not connected for long enough")
 
 // Promote makes a learner a voter. A member that votes already is left as it is; one that has not caught up yet is ErrNotCaughtUp.
+// etcd asks that first, of voters too: asked twice within milliseconds, it may say so of a member that has just become a voter.
 //
 // A learner that stopped after it had caught up is promoted all the same: the leader goes by what it acknowledged last (etcd v3.5,
 // server/etcdserver/server.go, isLearnerReady), and two voters of which one is gone cannot write any more. So look at Peers first.
