@@ -144,7 +144,7 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 	}
 	switch {
 	case kind == readinessProbe:
-		w.markReady(u, r, ok)
+		w.markReady(u, r, s)
 	case ok && kind == startupProbe:
 		w.markStarted(u, r)
 	case !ok:
@@ -158,10 +158,10 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 	}
 }
 
-// markReady says whether a container is ready. Once it has been, it has its full share of the processors.
-func (w *worker) markReady(u *unit, r *run, ready bool) {
-	u.ready = ready
-	if ready && !r.served {
+// markReady says whether a container is ready. Once it has been so for a while, it has its full share of the processors.
+func (w *worker) markReady(u *unit, r *run, s *streak) {
+	u.ready = s.ok
+	if s.ok && s.count >= settled && !r.served {
 		r.served = true
 		w.yield(u, r, 0)
 	}
