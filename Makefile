@@ -14,6 +14,10 @@ GOTEST := GOGC=400 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -
 CLUSTER_WORKERS := $(or $(WORKERS),$(shell [ "$$(nproc)" -ge 4 ] && echo 1 || echo 0))
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
+# What a release is called, and where its container images are; docker, podman or buildah builds them.
+RELEASE ?= v0.1.0
+REGISTRY ?= ghcr.io/giantswarm
+CONTAINERS ?= docker
 # Work files of other checkouts must not leak into builds.
 export GOWORK := off
 # Builds, tests, linters and what the lab builds for itself share compiled packages, which they do not with C in some of them. Only the race detector needs it.
@@ -89,7 +93,12 @@ demo: lab ## look at a real legacy cluster with inventory, check, snapshot and p
 
 .PHONY: release-artifacts
 release-artifacts: ## write what clusterctl needs to out/, for RELEASE (v0.1.0)
-	go run ./hack/release -version $(or $(RELEASE),v0.1.0) -out out
+	go run ./hack/release -version $(RELEASE) -out out
+
+.PHONY: images
+images: build ## build the container images that the release names, for RELEASE (v0.1.0); REGISTRY=… CONTAINERS=docker|podman|buildah BASE=…
+	$(CONTAINERS) build -f images/controller/Dockerfile -t $(REGISTRY)/cluster-api-provider-kvm-controller:$(RELEASE) bin
+	$(CONTAINERS) build -f images/launcher/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) -t $(REGISTRY)/cluster-api-provider-kvm-launcher:$(RELEASE) bin
 
 .PHONY: e2e-provider
 e2e-provider: setup lab ## walk a cluster of real virtual machines through its life; root, QEMU and up to two hours without KVM; WORK=DIR keeps the lab of a walk that failed

@@ -3,6 +3,10 @@ package artifacts_test
 import (
 	"bytes"
 	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -10,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/hack/release/artifacts"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
 const (
@@ -37,6 +42,33 @@ func TestReleaseOfThisTree(t *testing.T) {
 	assert.NotContains(t, components, ":dev")
 	assert.Contains(t, components, "name: capk-controller-manager")
 	assert.Contains(t, string(files[artifacts.AutoscalerFile]), "kind: VerticalPodAutoscaler\nmetadata:\n  labels:\n    cluster.x-k8s.io/provider: infrastructure-kvm\n  name: capk-controller-manager\n  namespace: capk-system\n")
+}
+
+// TestEveryImageOfAReleaseHasARecipe that puts programs where pods start them.
+func TestEveryImageOfAReleaseHasARecipe(t *testing.T) {
+	t.Parallel()
+	components, makefile := string(build(t)[artifacts.ComponentsFile]), read(t, "Makefile")
+	named := regexp.MustCompile(`cluster-api-provider-kvm-([a-z]+):`+regexp.QuoteMeta(version)).FindAllStringSubmatch(components, -1)
+	recipes := map[string]string{}
+	for _, image := range named {
+		recipes[image[1]] = read(t, "images/"+image[1]+"/Dockerfile")
+		assert.Contains(t, makefile, "build -f images/"+image[1]+"/Dockerfile")
+		assert.Contains(t, makefile, "/cluster-api-provider-kvm-"+image[1]+":$(RELEASE)")
+	}
+	assert.Equal(t, []string{"controller", "launcher"}, slices.Sorted(maps.Keys(recipes)))
+	assert.Contains(t, components, "- /usr/local/bin/capk-controller\n", "the Deployment's command")
+	assert.Contains(t, recipes["controller"], "COPY capk-controller /usr/local/bin/capk-controller\n")
+	assert.Contains(t, components, "runAsUser: 65532\n")
+	assert.Contains(t, recipes["controller"], "USER 65532:65532\n")
+	assert.Contains(t, recipes["launcher"], "COPY "+path.Base(contract.Program)+" "+path.Base(contract.AgentProgram)+" "+path.Dir(contract.Program)+"/\n")
+	assert.Equal(t, path.Dir(contract.Program), path.Dir(contract.AgentProgram))
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	require.NoError(t, err)
+	return string(text)
 }
 
 func TestSameTreeSameBytes(t *testing.T) {
