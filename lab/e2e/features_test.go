@@ -3,11 +3,14 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/guest"
 )
 
 // Values the features are recognised by inside a guest.
@@ -155,11 +158,11 @@ func nodeSettings(u *unstructured.Unstructured, base string) error {
 		},
 		map[string]any{
 			"path": "/etc/systemd/system/containerd.service.d/proxy.conf", "permissions": "0644",
-			"content": "[Service]\nEnvironment=HTTPS_PROXY=" + proxyURL + "\n",
+			"content": "[Service]\nEnvironment=HTTPS_PROXY=" + proxyURL + "\nEnvironment=" + guest.OneProcessor + "\n",
 		},
 		map[string]any{ // Memory is there, processors are not.
 			"path": "/etc/systemd/system/kubelet.service.d/20-patience.conf", "permissions": "0644",
-			"content": "[Service]\nEnvironment=GOGC=400\n",
+			"content": "[Service]\nEnvironment=GOGC=400\nEnvironment=" + guest.OneProcessor + "\n",
 		})
 	if err != nil {
 		return err
@@ -219,6 +222,7 @@ func patientKubelet(u *unstructured.Unstructured, base string) error {
 // patch to one would make its manifest invalid, and the kubelet says so only in its log.
 func patientProbes(kcp *unstructured.Unstructured) error {
 	var files []any
+	one, processor, _ := strings.Cut(guest.OneProcessor, "=")
 	for _, component := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"} {
 		const probe = `{"failureThreshold":60,"timeoutSeconds":60,"periodSeconds":30}`
 		probes := `"livenessProbe":` + probe + `,"startupProbe":` + probe
@@ -231,7 +235,7 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 		}
 		files = append(files, map[string]any{
 			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
-			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"}]}]}}`,
+			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"},{"name":"` + one + `","value":"` + processor + `"}]}]}}`,
 		})
 	}
 	return add(kcp, "spec.kubeadmConfigSpec.files", files...)
@@ -252,6 +256,13 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 		}
 	}
 	if err := patientProbes(kcp); err != nil {
+		return err
+	}
+	// Two seconds for an answer of etcd, of which two members have to agree, are too few; and that nothing has changed etcd need not tell each of an API server's watches every five seconds.
+	err := errors.Join(
+		add(kcp, base+".clusterConfiguration.apiServer.extraArgs", arg("etcd-healthcheck-timeout", "30s"), arg("etcd-readycheck-timeout", "30s")),
+		add(kcp, base+".clusterConfiguration.etcd.local.extraArgs", arg("watch-progress-notify-interval", "60s")))
+	if err != nil {
 		return err
 	}
 	// kubeadm gives etcd two seconds for a TLS connection, twice without a second try (v1.36, cmd/kubeadm/app/util/etcd: listMembers and MemberPromote), and asks while the kubelet starts the
