@@ -29,6 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
@@ -150,7 +151,7 @@ func (w *world) oneVoterMore(ctx context.Context) {
 func (w *world) controlPlaneMoves(ctx context.Context) {
 	args := w.goesOn("control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"))
 	w.killedAt(ctx, args, "control-plane/retire", "control-plane/hand-over")
-	w.migrates(ctx, args)
+	w.keepTimes(w.migrates(ctx, args))
 	table := w.members(ctx)
 	require.Len(w.t, table.Members, 1)
 	assert.Equal(w.t, etcd.Leader, table.Members[0].Role)
@@ -192,10 +193,15 @@ func (w *world) contentsAreNoted(ctx context.Context) {
 			w.must(ctx, w.inside(w.fortio, "curl", "-k", "-timeout", "30s", "https://"+m.IP+":443/version")...) // As nobody will at the end.
 		}
 	}
+	w.writeNotes(notes)
+	w.say("  noted: %d objects", len(notes.Objects))
+}
+
+func (w *world) writeNotes(notes noted) {
+	w.t.Helper()
 	raw, err := json.Marshal(notes)
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(w.notes(), raw, 0o600))
-	w.say("  noted: %d objects", len(notes.Objects))
 }
 
 // noted is what a cluster was before its migration.
@@ -206,6 +212,38 @@ type noted struct {
 	Available map[string]int64 `json:"available"`
 	// Legacy are the addresses of its machines.
 	Legacy []string `json:"legacy"`
+	// Took is how long phases of its migration took, and Drained how much of that was for drains: where another walk goes on, they are needed at the end.
+	Took    map[string]time.Duration `json:"took,omitempty"`
+	Drained map[string]time.Duration `json:"drained,omitempty"`
+}
+
+// keepTimes notes how long phases took that a report tells of, from the begin of their first step to the end of the last one; kills and what came between runs are part of it.
+func (w *world) keepTimes(report history.RunReport) {
+	w.t.Helper()
+	notes, found := w.readNotes()
+	if !found {
+		return
+	}
+	notes.Took, notes.Drained = map[string]time.Duration{}, map[string]time.Duration{}
+	for _, phase := range report.Phases {
+		var began, ended time.Time
+		for _, step := range phase.Steps {
+			if step.StartedAt == nil || step.FinishedAt == nil {
+				continue
+			}
+			if began.IsZero() || step.StartedAt.Before(began) {
+				began = *step.StartedAt
+			}
+			if step.FinishedAt.After(ended) {
+				ended = *step.FinishedAt
+			}
+			if strings.HasSuffix(step.ID, "/drain") {
+				notes.Drained[phase.Name] += step.FinishedAt.Sub(*step.StartedAt)
+			}
+		}
+		notes.Took[phase.Name] = ended.Sub(began)
+	}
+	w.writeNotes(notes)
 }
 
 // available counts the pods of Deployments that are.
@@ -382,7 +420,12 @@ func (w *world) rolls(ctx context.Context) {
 		// Typha wants two of its pods and no control plane machine: where there is no worker, its budget lets none go for ever.
 		w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", `{"spec":{"machineTemplate":{"spec":{"deletion":{"nodeDrainTimeoutSeconds":120}}}}}`)
 	}
-	w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
+	plainly := w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
+	if notes, found := w.readNotes(); found && notes.Took[plan.PhaseControlPlane] > 0 {
+		took, allowed := notes.Took[plan.PhaseControlPlane], plainly+notes.Drained[plan.PhaseControlPlane]
+		w.say("  measured: the control plane's phase took %.0f s, with two kills; the same machine's plain creation to Ready and the phase's drain %.0f s: %+.0f %%",
+			took.Seconds(), allowed.Seconds(), 100*(took.Seconds()/allowed.Seconds()-1))
+	}
 	deployments, err := w.list(ctx, w.mc, "machinedeployments", "-n", organization)
 	require.NoError(w.t, err)
 	for i := range deployments {
@@ -392,8 +435,8 @@ func (w *world) rolls(ctx context.Context) {
 	w.forecastIsEmpty(ctx)
 }
 
-// rollsOut replaces the machines of one owner, and waits until others have taken their place.
-func (w *world) rollsOut(ctx context.Context, kind, name, selector string) {
+// rollsOut replaces the machines of one owner, and waits until others have taken their place. It returns how long the slowest of them took from its creation to a ready Node.
+func (w *world) rollsOut(ctx context.Context, kind, name, selector string) (slowest time.Duration) {
 	w.t.Helper()
 	machines := func(ctx context.Context) ([]unstructured.Unstructured, error) {
 		return w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization, "-l", selector)
@@ -425,6 +468,19 @@ func (w *world) rollsOut(ctx context.Context, kind, name, selector string) {
 		}
 		return errors.Join(append(problems, needCondition(owner, "Available"))...)
 	})
+	now, err := machines(ctx)
+	require.NoError(w.t, err)
+	for i := range now {
+		node, _, err := unstructured.NestedString(now[i].Object, "status", "nodeRef", "name")
+		require.NoError(w.t, err)
+		w.eventually(ctx, short, "node "+node+" is read", func(ctx context.Context) error {
+			ready, err := w.nodeReady(ctx, node)
+			slowest = max(slowest, ready.Sub(now[i].GetCreationTimestamp().Time))
+			return err
+		})
+	}
+	w.say("  measured: %s %s: %.0f s from a Machine's creation to its ready Node", kind, name, slowest.Seconds())
+	return slowest
 }
 
 // nothingLegacyAnswers asks the addresses of the legacy machines for API server, etcd and kubelet.
