@@ -196,6 +196,12 @@ func TestMeasuring(t *testing.T) {
 	}
 	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo"}}, old, node)
+	var watching atomic.Bool
+	client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, apiwatch.Interface, error) {
+		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		watching.Store(true)
+		return true, w, err
+	})
 	var asked atomic.Int64
 	x := Meter{
 		Clock: clock.RealClock{}, Every: time.Millisecond, Client: client, Leaving: []string{"old"},
@@ -206,15 +212,20 @@ func TestMeasuring(t *testing.T) {
 			return nil
 		}}},
 	}.Start(t.Context())
-	opened := func() bool { x.watched.mu.Lock(); defer x.watched.mu.Unlock(); return x.watched.ledger.open }
-	require.Eventually(t, opened, 10*time.Second, time.Millisecond)
+	// This client tells nobody of what changed between list and watch.
+	opened := func() bool {
+		x.watched.mu.Lock()
+		defer x.watched.mu.Unlock()
+		return x.watched.ledger.open && watching.Load()
+	}
+	require.Eventually(t, opened, time.Minute, time.Millisecond)
 	require.NoError(t, client.CoreV1().Pods("shop").Delete(t.Context(), "echo-1", metav1.DeleteOptions{}))
 	left := func() bool {
 		x.watched.mu.Lock()
 		defer x.watched.mu.Unlock()
 		return x.watched.ledger.moved["shop"] == 1 && asked.Load() > 3
 	}
-	require.Eventually(t, left, 10*time.Second, time.Millisecond)
+	require.Eventually(t, left, time.Minute, time.Millisecond)
 	far := x.SoFar()
 	got := x.Stop()
 	require.Len(t, got.Answers, 1)

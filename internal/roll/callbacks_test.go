@@ -105,7 +105,7 @@ func TestTheNewServerHasToReachWebhooks(t *testing.T) {
 				return http.StatusBadRequest
 			}})
 			c := with(t)
-			c.Clock, c.Patience = leaping{clocktesting.NewFakeClock(time.Unix(0, 0))}, time.Second
+			c.Clock, c.Patience = leaping{clocktesting.NewFakeClock(time.Unix(0, 0))}, 5*time.Second
 			if test.says == "" {
 				c.Patience = time.Minute
 			}

@@ -107,6 +107,9 @@ func (o *operator) run(ctx context.Context, more ...string) (code cli.Code, stdo
 	return o.forward(ctx, "run", more)
 }
 
+// patience ends what hangs, and nothing else: a step that is told to try again on a busy machine looks as if it had failed.
+const patience = "5m"
+
 // resume is run where people have taken back before.
 func (o *operator) resume(ctx context.Context, more ...string) (code cli.Code, stdout, stderr string) {
 	return o.forward(ctx, "resume", more)
@@ -115,7 +118,7 @@ func (o *operator) resume(ctx context.Context, more ...string) (code cli.Code, s
 func (o *operator) forward(ctx context.Context, command string, more []string) (code cli.Code, stdout, stderr string) {
 	args := []string{
 		command, o.c.ID, "--yes", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
-		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", "60s", "-o", "json",
+		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", patience, "-o", "json",
 	}
 	for _, a := range o.c.Acceptances() {
 		args = append(args, "--accept", a.ID+"="+a.Reason)
@@ -124,7 +127,7 @@ func (o *operator) forward(ctx context.Context, command string, more []string) (
 }
 
 func (o *operator) rollback(ctx context.Context, more ...string) (code cli.Code, stdout, stderr string) {
-	return o.migrate(ctx, append([]string{"rollback", o.c.ID, "--yes", "--patience", "60s", "-o", "json"}, more...)...)
+	return o.migrate(ctx, append([]string{"rollback", o.c.ID, "--yes", "--patience", patience, "-o", "json"}, more...)...)
 }
 
 // reader reads what the migration keeps about itself.

@@ -98,19 +98,32 @@ func (x *takeover) back(ctx context.Context, more ...string) (cli.Code, string, 
 // roles are those of the members of etcd, by name, as the program shows them.
 func (x *takeover) roles() map[string]etcd.Role {
 	x.Helper()
+	out, said := x.rolesNow()
+	require.NotNil(x, out, said)
+	return out
+}
+
+// rolesNow is nil, with what the program said, while members cannot be asked: in the middle of a change that is no failure.
+func (x *takeover) rolesNow() (map[string]etcd.Role, string) {
+	x.Helper()
 	code, stdout, stderr := x.o.migrate(x.Context(), "etcd", "members", x.o.c.ID, "-o", "json")
-	require.Equal(x, cli.CodeOK, code, stderr)
+	if code != cli.CodeOK {
+		return nil, stderr
+	}
 	var table etcd.Table
 	decodeInto(x.T, stdout, &table)
 	out := map[string]etcd.Role{}
 	for _, m := range table.Members {
 		out[m.Name] = m.Role
 	}
-	return out
+	return out, ""
 }
 
+// untilLimit ends what hangs: on two processors Cluster API takes minutes to replace a control plane.
+const untilLimit = 10 * time.Minute
+
 func (x *takeover) until(what string, met func() bool) {
-	err := wait.PollUntilContextTimeout(x.Context(), 100*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) { return met(), nil })
+	err := wait.PollUntilContextTimeout(x.Context(), 100*time.Millisecond, untilLimit, true, func(context.Context) (bool, error) { return met(), nil })
 	assert.NoError(x, err, what)
 }
 
@@ -241,7 +254,10 @@ func (x *takeover) assertJoined() {
 	x.Helper()
 	masters := x.masters()
 	require.Len(x, masters, 1)
-	assert.Equal(x, map[string]etcd.Role{"lab": etcd.Follower, masters[0].Name: etcd.Unreached}, x.roles())
+	roles := x.roles()
+	require.Len(x, roles, 2)
+	assert.Contains(x, []etcd.Role{etcd.Follower, etcd.Leader}, roles["lab"], "an election moves the lead back where nobody minds")
+	assert.Equal(x, etcd.Unreached, roles[masters[0].Name])
 	k := x.kcp()
 	require.NotNil(x, k)
 	assert.True(x, annotations.HasPaused(k))
@@ -323,13 +339,10 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	budget := x.protect()
 	config := x.o.c.Inside(t, "prober", "system:masters")
 	alone, together := startProbe(t, config, false), startProbe(t, config, true)
-	// The patience is for the drain. A busy machine may need more of it for the new Node, and who is told to try again does.
-	for tries := 3; tries > 0; tries-- {
+	// The patience is for the drain. A busy machine may need more of it for what comes before, and who is told to try again does.
+	for tries := 10; tries > 0 && !strings.Contains(said, "control-plane/drain: the node is not drained"); tries-- {
 		code, _, said = x.run(t.Context(), "--approve", migrate.GateNoReturn, "--patience", "20s")
 		require.Equal(t, cli.CodeStopped, code, said)
-		if !strings.Contains(said, "stopped: control-plane/server: waiting for ") {
-			break
-		}
 	}
 	for _, want := range []string{"control-plane/drain: the node is not drained", "pod shop/till: ", "(PodDisruptionBudget till)", "look: kubectl -n shop describe pdb till"} {
 		assert.Contains(t, said, want)

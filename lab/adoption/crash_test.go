@@ -134,7 +134,7 @@ func TestGivenBackBeforeTheClusterHasAnything(t *testing.T) {
 	begins := func(request *http.Request) bool { return bookkeeping(request) && says(request, "adopt/free-cluster") }
 	killed, _, code, said := o.killed(t.Context(), 1, begins, o.run)
 	require.True(t, killed, "it ended with %d: %s", code, said)
-	code, _, said = o.rollback(t.Context(), "--patience", "1m")
+	code, _, said = o.rollback(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	assertGivenBack(t, c, before)
 }

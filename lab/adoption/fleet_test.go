@@ -51,7 +51,7 @@ spec:
 func (o *operator) fleet(ctx context.Context, file string, more ...string) (code cli.Code, stdout, stderr string) {
 	args := []string{
 		"fleet", "run", "-f", file, "--yes", "--ca-cert", filepath.Join(o.dir, "{cluster}.crt"), "--ca-key", filepath.Join(o.dir, "{cluster}.key"),
-		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", "60s", "--run-report", "json=" + filepath.Join(o.dir, "{cluster}.json"), "-o", "json",
+		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", patience, "--run-report", "json=" + filepath.Join(o.dir, "{cluster}.json"), "-o", "json",
 	}
 	for _, a := range o.c.Acceptances() {
 		args = append(args, "--accept", a.ID+"="+a.Reason)

@@ -115,7 +115,7 @@ func (f *future) machines(label string) []clusterv1.Machine {
 
 func (f *future) until(what string, met func() bool) {
 	f.Helper()
-	err := wait.PollUntilContextTimeout(f.Context(), 100*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) { return met(), nil })
+	err := wait.PollUntilContextTimeout(f.Context(), 100*time.Millisecond, untilLimit, true, func(context.Context) (bool, error) { return met(), nil })
 	require.NoError(f, err, what)
 }
 

@@ -3,6 +3,7 @@ package adoption
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -29,11 +30,15 @@ func (x *takeover) assertGrown() {
 	x.Helper()
 	masters := x.masters()
 	require.Len(x, masters, 3)
-	roles, standing := x.roles(), map[etcd.Role]int{}
-	for _, role := range roles {
-		standing[role]++
-	}
-	assert.Equal(x, map[etcd.Role]int{etcd.Leader: 1, etcd.Follower: 2}, standing, "every member is asked itself: %v", roles)
+	var roles map[string]etcd.Role
+	x.until("one member leads and two follow, each asked itself", func() bool {
+		standing := map[etcd.Role]int{}
+		roles, _ = x.rolesNow()
+		for _, role := range roles {
+			standing[role]++
+		}
+		return maps.Equal(standing, map[etcd.Role]int{etcd.Leader: 1, etcd.Follower: 2})
+	})
 	for i := range masters {
 		assert.Contains(x, roles, masters[i].Name, "it is a member of etcd")
 	}
@@ -93,7 +98,7 @@ func (x *takeover) strangerGoes() {
 	require.Equal(x, map[forecast.Kind]int{forecast.RemoveMember: 1}, kinds(found), "%+v", found)
 	assert.Equal(x, "member stranger", found.Actions[0].Object)
 	pause("null")
-	x.until("the stranger is no member any more", func() bool { return len(x.roles()) == 3 })
+	x.until("the stranger is no member any more", func() bool { roles, _ := x.rolesNow(); return len(roles) == 3 })
 	x.assertGrown()
 }
 

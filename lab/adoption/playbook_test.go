@@ -99,7 +99,7 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	// Somebody else, with a process of their own, whose run waits for the next window and is there when it opens. Windows begin with a minute.
 	second := newOperator(t, x.o.c, "katherine")
 	second.apart = true
-	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
+	opens := time.Now().UTC().Truncate(time.Minute).Add(3 * time.Minute)
 	code, _, said = until(second, "--wait", "--playbook", second.book(t, "second", time.Until(opens), time.Hour, "  workers: {surge: 2}\n"+asks))
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, said, "no window is open for another worker; the next one begins at "+opens.Format("Mon 2006-01-02 15:04 MST"))

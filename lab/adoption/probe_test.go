@@ -29,7 +29,7 @@ func startProbe(t *testing.T, config *rest.Config, shared bool) (stop func() *pr
 	tls, err := rest.TLSConfigFor(config)
 	require.NoError(t, err)
 	transport := &http.Transport{TLSClientConfig: tls, DisableKeepAlives: !shared, ForceAttemptHTTP2: shared}
-	c := &http.Client{Transport: transport, Timeout: 5 * time.Second}
+	c := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &probe{}
 	var done sync.WaitGroup

@@ -274,7 +274,7 @@ func TestPauseAndResume(t *testing.T) {
 	assert.Contains(t, said, "disk alert")
 	_, status, _ := o.migrate(t.Context(), "status", c.ID)
 	assert.Contains(t, status, "disk alert")
-	code, _, said = o.migrate(t.Context(), "resume", c.ID, "--yes", "--settle", "200ms", "--patience", "60s", "--decisions", filepath.Join(o.dir, "decisions.yaml"),
+	code, _, said = o.migrate(t.Context(), "resume", c.ID, "--yes", "--settle", "200ms", "--patience", patience, "--decisions", filepath.Join(o.dir, "decisions.yaml"),
 		"--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"))
 	require.Equal(t, cli.CodeOK, code, said)
 	_, events, _ := o.migrate(t.Context(), "events", c.ID, "-o", "json")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/log"
@@ -29,8 +30,8 @@ func Start(ctx context.Context, path, profile string) (*Session, context.CancelF
 		"headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
 		"disable-component-update", "disable-sync", "hide-scrollbars", "disable-dev-shm-usage",
 	}
-	options := make([]chromedp.ExecAllocatorOption, 0, 3+len(flags))
-	options = append(options, chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.WindowSize(1280, 900))
+	options := make([]chromedp.ExecAllocatorOption, 0, 4+len(flags))
+	options = append(options, chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(2*time.Minute))
 	for _, flag := range flags {
 		options = append(options, chromedp.Flag(flag, true))
 	}

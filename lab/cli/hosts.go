@@ -18,7 +18,7 @@ import (
 
 // statusLimit bounds how long a status waits for the API server: it is for
 // looking at a lab that does not work, too.
-const statusLimit = 3 * time.Second
+const statusLimit = 10 * time.Second
 
 // host is what the status says about a VM host.
 type host struct {

@@ -119,6 +119,22 @@ func there(t *testing.T, c client.Client, apiVersion, kind, namespace, name stri
 	return !apierrors.IsNotFound(err)
 }
 
+// until does something once a text was written.
+type until struct {
+	text string
+	then func()
+
+	written strings.Builder
+}
+
+func (u *until) Write(p []byte) (int, error) {
+	n, err := u.written.Write(p)
+	if strings.Contains(u.written.String(), u.text) {
+		u.then()
+	}
+	return n, err
+}
+
 func TestMove(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs two management clusters")
@@ -132,9 +148,11 @@ func TestMove(t *testing.T) {
 		const namespace = "blocked"
 		populate(t, source.Client(), namespace, map[string]string{blockMove: ""})
 		// clusterctl repeats for minutes; the first message is what a user sees.
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_, err := from.Move(ctx, namespace, target.KubeconfigPath())
+		refused := from
+		refused.Heard = &until{text: "Move blocked by", then: cancel}
+		_, err := refused.Move(ctx, namespace, target.KubeconfigPath())
 		var said *clusterctl.Error
 		require.ErrorAs(t, err, &said)
 		t.Log(said.Output)

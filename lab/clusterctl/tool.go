@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,8 @@ type Tool struct {
 	Kubeconfig string
 	// Variables for templates and components, over the environment's.
 	Variables map[string]string
+	// Heard gets what it writes to standard error while it writes it; nil for nobody.
+	Heard io.Writer
 }
 
 // Error says what clusterctl was asked, and what it said last.
@@ -55,6 +58,9 @@ func (t Tool) Run(ctx context.Context, args ...string) (stdout, stderr string, e
 	}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if t.Heard != nil {
+		cmd.Stderr = io.MultiWriter(&errOut, t.Heard)
+	}
 	// An interrupt lets it say what it was waiting for.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second

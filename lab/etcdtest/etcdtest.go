@@ -233,6 +233,8 @@ func (m *Member) run(state string, environment ...string) {
 		"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("server.crt"), "--key-file="+file("server.key"),
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("server.crt"), "--peer-key-file="+file("server.key"),
 		"--unsafe-no-fsync",
+		// Tests say who leads. By default a leader that was not heard of for a second has lost the lead, which a busy machine brings about.
+		"--heartbeat-interval=100", "--election-timeout=2000",
 	)
 	m.cmd.Env = append(os.Environ(), environment...)
 	m.cmd.Stdout, m.cmd.Stderr = c.t.Output(), c.t.Output()

@@ -273,7 +273,7 @@ func TestRealImageBoots(t *testing.T) {
 	if !b.current(dir, digest) || lookErr != nil {
 		t.Skip("the image is not in the cache (run `lab image build`), or there is no QEMU")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	console := filepath.Join(t.TempDir(), "console.log")
 	cmd := exec.CommandContext(ctx, qemu, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",

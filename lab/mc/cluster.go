@@ -422,6 +422,15 @@ func (c *Cluster) StopComponent(ctx context.Context, name string) error {
 	return m.proc.Stop(ctx, stopGrace)
 }
 
+// EndComponent is [Cluster.StopComponent] for one that has something to bring to an end, and is killed only after grace.
+func (c *Cluster) EndComponent(ctx context.Context, name string, grace time.Duration) error {
+	m, err := c.member(name)
+	if err != nil {
+		return err
+	}
+	return m.proc.Stop(ctx, grace)
+}
+
 // KillComponent ends one component as a crash would.
 func (c *Cluster) KillComponent(ctx context.Context, name string) error {
 	m, err := c.member(name)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
@@ -343,7 +344,7 @@ func (c *Cluster) seed(ctx context.Context) error {
 }
 
 // waitQuiet returns when the management cluster's controllers have nothing more
-// to do for the cluster: Deployments count their pods as available.
+// to do for the cluster: Deployments count their pods as available, and Endpoints are mirrored.
 func (c *Cluster) waitQuiet(ctx context.Context) error {
 	api := c.world.Management.Client()
 	return until(ctx, "the Deployments of "+c.ID+" are available", seedLimit, func() (bool, error) {
@@ -359,7 +360,35 @@ func (c *Cluster) waitQuiet(ctx context.Context) error {
 				return false, err
 			}
 		}
-		return len(list.Items) > 0, nil
+		if len(list.Items) == 0 {
+			return false, nil
+		}
+		// The controllers mirror Endpoints as well, and whoever compares states must not see that happen.
+		mirrored := &discoveryv1.EndpointSliceList{}
+		if err := api.List(ctx, mirrored, client.InNamespace(c.ID)); err != nil {
+			return false, err
+		}
+		of := map[string]bool{}
+		for i := range mirrored.Items {
+			of[mirrored.Items[i].Labels[discoveryv1.LabelServiceName]] = true
+		}
+		services := &corev1.ServiceList{}
+		if err := api.List(ctx, services, client.InNamespace(c.ID)); err != nil {
+			return false, err
+		}
+		endpoints := &unstructured.UnstructuredList{}
+		endpoints.SetAPIVersion("v1")
+		endpoints.SetKind("EndpointsList")
+		if err := api.List(ctx, endpoints, client.InNamespace(c.ID)); err != nil {
+			return false, err
+		}
+		for i := range services.Items {
+			own := func(u unstructured.Unstructured) bool { return u.GetName() == services.Items[i].Name }
+			if len(services.Items[i].Spec.Selector) == 0 && slices.ContainsFunc(endpoints.Items, own) && !of[services.Items[i].Name] {
+				return false, nil
+			}
+		}
+		return true, nil
 	})
 }
 
@@ -413,6 +442,8 @@ func (c *Cluster) startWorkload(ctx context.Context, legacyEtcd bool) error {
 				"--cert-file=" + filepath.Join(dir, "etcd.crt"), "--key-file=" + filepath.Join(dir, "etcd.key"),
 				"--peer-cert-file=" + filepath.Join(dir, "etcd.crt"), "--peer-key-file=" + filepath.Join(dir, "etcd.key"),
 				"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=lab=" + peer,
+				// Members that are added have the same. A quarter of a second, as alone, is no time on a busy machine: whoever got no processor lost the lead.
+				"--heartbeat-interval=100", "--election-timeout=1500",
 			},
 		},
 	})

@@ -52,6 +52,7 @@ func TestCrashedServerComesBackWithItsData(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, writer.Patch(t.Context(), node, mergePatch(`{"spec":{"providerID":"kvm://x/y"}}`)))
 
+	c.Workload.Mark(t) // What is written when this returns is in the log, which the server writes after it has answered.
 	restart := c.Workload.Crash(t)
 	err = list(t.Context(), c.Workload.Config(), soon)
 	require.ErrorContains(t, err, "connection refused")

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	appsv1 "k8s.io/api/apps/v1"
@@ -137,7 +138,9 @@ func (g *Guest) AddVoter(tb testing.TB) {
 	go func() { joined <- g.joinEtcd(tb.Context(), sibling, g.member(), true) }()
 	require.Eventually(tb, func() bool {
 		all, err := other.MemberList(tb.Context())
-		require.NoError(tb, err)
+		if err != nil {
+			return false // in an election
+		}
 		for _, m := range all.Members {
 			if m.IsLearner {
 				_, err := other.MemberPromote(tb.Context(), m.ID)
@@ -440,12 +443,12 @@ func (g *Guest) joinEtcd(ctx context.Context, sibling *mc.Sibling, member string
 	if learner {
 		add = other.MemberAddAsLearner
 	}
-	all, err := add(ctx, []string{sibling.Peer()})
+	all, err := addMember(ctx, other, sibling.Peer(), add)
 	if err != nil {
 		return err
 	}
 	var members []string
-	for _, m := range all.Members {
+	for _, m := range all {
 		name := m.Name
 		if name == "" {
 			name = sibling.Name
@@ -478,6 +481,32 @@ func (g *Guest) joinEtcd(ctx context.Context, sibling *mc.Sibling, member string
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-time.After(guestPause):
+		}
+	}
+}
+
+// addMember tries for as long as etcd may say no for a moment, as kubeadm does: in an election, and for seconds after another member has come or gone. One that is there from an earlier try is
+// not added again.
+func addMember(ctx context.Context, c *clientv3.Client, peer string, add func(context.Context, []string) (*clientv3.MemberAddResponse, error)) ([]*etcdserverpb.Member, error) {
+	for {
+		asking, cancel := context.WithTimeout(ctx, 5*time.Second)
+		all, err := c.MemberList(asking)
+		if err == nil && slices.ContainsFunc(all.Members, func(m *etcdserverpb.Member) bool { return slices.Contains(m.PeerURLs, peer) }) {
+			cancel()
+			return all.Members, nil
+		}
+		if err == nil {
+			var added *clientv3.MemberAddResponse
+			if added, err = add(asking, []string{peer}); err == nil {
+				cancel()
+				return added.Members, nil
+			}
+		}
+		cancel()
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
 		case <-time.After(guestPause):
 		}
 	}

@@ -104,8 +104,10 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 		ends  func(*mc.Cluster, context.Context, string) error
 		lease time.Duration
 	}{
-		"from one that was told to end": {(*mc.Cluster).StopComponent, time.Hour},
-		"from one that was killed":      {(*mc.Cluster).KillComponent, 10 * time.Second},
+		"from one that was told to end": {func(c *mc.Cluster, ctx context.Context, name string) error {
+			return c.EndComponent(ctx, name, time.Minute)
+		}, time.Hour},
+		"from one that was killed": {(*mc.Cluster).KillComponent, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

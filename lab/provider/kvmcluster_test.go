@@ -189,8 +189,13 @@ func TestSteadyClusterIsNotWritten(t *testing.T) {
 		return err == nil && len(endpoints.Subsets) == 1 && len(endpoints.Subsets[0].NotReadyAddresses) == 1
 	})
 
-	time.Sleep(resync) // What was begun may end.
-	before := lab.traffic.writes(s.namespace)
+	var before any
+	s.until(t, "what was begun has ended", func() bool {
+		before = lab.traffic.writes(s.namespace)
+		time.Sleep(2 * resync)
+		return assert.ObjectsAreEqual(before, lab.traffic.writes(s.namespace))
+	})
+	require.NoError(t, s.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "steady"}, endpoints))
 	version := endpoints.ResourceVersion
 	time.Sleep(4 * resync)
 	assert.Equal(t, before, lab.traffic.writes(s.namespace), "several resyncs write nothing")

@@ -149,9 +149,9 @@ func TestEvictionOfAMachineWithoutNodePassesAtTheTimeout(t *testing.T) {
 	m := d.newMachine(t, "nodeless")
 	pod := d.boot(t, m)
 
-	d.evicting(t, pod, evictionTimeout-3*time.Second)
-
+	d.evicting(t, pod, 0)
 	d.condition(t, m, infrav1.GuestDrainedCondition, kvmmachine.ReasonDraining)
+	d.evicting(t, pod, evictionTimeout)
 	d.condition(t, m, infrav1.GuestDrainedCondition, kvmmachine.ReasonDrainTimeout)
 	assert.True(t, d.evictable(t, m))
 }

@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	within   = 30 * time.Second
+	within   = 2 * time.Minute // ends what hangs
 	interval = 50 * time.Millisecond
 	// calm is how long nothing may happen for it to count as not happening.
 	calm = 2 * time.Second

@@ -147,7 +147,7 @@ func TestControlPlaneGetsTrafficUnlessItsKubeletIsSilent(t *testing.T) {
 	require.True(t, eventually(t, func() bool { return d.gate(t, pod) == corev1.ConditionTrue }), "before there is a Node")
 	node := newNode(t, workload, "gatekeeper", corev1.ConditionFalse)
 	d.condition(t, m, nodeCondition, "FromTest")
-	assert.Equal(t, corev1.ConditionTrue, d.gate(t, pod), "who would install the network plugin needs the API")
+	require.True(t, eventually(t, func() bool { return d.gate(t, pod) == corev1.ConditionTrue }), "who would install the network plugin needs the API")
 
 	setNodeReady(t, workload, node, corev1.ConditionUnknown)
 

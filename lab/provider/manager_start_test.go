@@ -174,6 +174,7 @@ func (l *managerLab) start(ctx context.Context, ports []int) error {
 	o.HealthAddress = fmt.Sprintf("127.0.0.1:%d", ports[1])
 	o.Servers.TLSMinVersion, o.Servers.InsecureDiagnostics, o.Servers.DiagnosticsAddress = "VersionTLS12", true, fmt.Sprintf("127.0.0.1:%d", ports[2])
 	o.LeaderElect, o.LeaderNamespace = true, managerNamespace
+	o.LeaseDuration, o.RenewDeadline = time.Hour, 59*time.Minute // A machine that stands still for some seconds ends nothing.
 	o.SyncPeriod = resync
 	o.Machines.Image = "launcher:test"
 	if err := o.Validate(); err != nil {

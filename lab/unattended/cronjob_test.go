@@ -35,7 +35,7 @@ const (
 	// programEnv makes the test binary the program of the image in the CronJob.
 	programEnv = "UNATTENDED_MIGRATE"
 	image      = "ghcr.io/giantswarm/migrate"
-	patience   = time.Minute
+	patience   = 5 * time.Minute
 )
 
 var cluster *mc.Cluster //nolint:gochecknoglobals // set once by TestMain, as the testing package wants it.

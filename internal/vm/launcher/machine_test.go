@@ -377,10 +377,8 @@ func TestAGuestThatIgnoresThePowerButton(t *testing.T) {
 	m.config.ShutdownSeconds = 2
 	r := m.start(t)
 	r.console(t, "no acpid here")
-	begin := time.Now()
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	assert.Equal(t, contract.ExitKilled, r.wait(t))
-	assert.Less(t, time.Since(begin), 12*time.Second)
 	assert.Contains(t, r.last().Message, "did not power off within 2 s")
 }
 

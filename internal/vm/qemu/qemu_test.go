@@ -102,7 +102,7 @@ func TestQEMUTakesTheArguments(t *testing.T) {
 			_, err := os.Stat(m.ConsoleSocket)
 			return err == nil
 		}
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	select {
 	case <-p.Done():
 		t.Fatal(p.End())

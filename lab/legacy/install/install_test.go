@@ -235,8 +235,9 @@ func TestMachinesOfALegacyClusterRunOnTheirHosts(t *testing.T) {
 	require.NoError(t, o.Remove(t.Context()))
 	err = admin.Get(t.Context(), client.ObjectKey{Name: cluster.ID}, &corev1.Namespace{})
 	assert.True(t, apierrors.IsNotFound(err))
-	err = admin.Get(t.Context(), client.ObjectKey{Name: cluster.EtcdVolume}, &corev1.PersistentVolume{})
-	assert.True(t, apierrors.IsNotFound(err), "the next cluster starts with an empty etcd")
+	require.EventuallyWithT(t, func(ct *assert.CollectT) { // The controller-manager takes its finalizer off.
+		assert.True(ct, apierrors.IsNotFound(admin.Get(t.Context(), client.ObjectKey{Name: cluster.EtcdVolume}, &corev1.PersistentVolume{})))
+	}, soon, often, "the next cluster starts with an empty etcd")
 	var deployments appsv1.DeploymentList
 	require.NoError(t, admin.List(t.Context(), &deployments, client.InNamespace(install.OperatorNamespace)))
 	assert.Empty(t, deployments.Items)

@@ -33,7 +33,7 @@ import (
 
 const (
 	version = "3.18.6"
-	soon    = 30 * time.Second
+	soon    = 2 * time.Minute
 	often   = 50 * time.Millisecond
 	paused  = "cluster.x-k8s.io/paused"
 )
