@@ -780,9 +780,9 @@ type attempt struct {
 	refused bool
 }
 
-// unbegun notes that a worker was refused before anything was done to it: the next run asks windows, soak times and gates for it once more. What an earlier try may have done stays begun.
+// unbegun notes that a step was refused before anything was done: the next run asks approvals, windows, soak times and gates once more. What an earlier try may have done stays begun.
 func (e *Engine) unbegun(s Step, err error) {
-	if plan.ReplacesWorker(s.ID) && e.Journal.step(s.ID).Attempts == 1 {
+	if e.Journal.step(s.ID).Attempts == 1 {
 		e.Journal.end(s, migrationv1alpha1.StepUndone, "not begun: "+err.Error())
 	}
 }

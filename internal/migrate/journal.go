@@ -141,6 +141,12 @@ func (j *Journal) tried(id string) bool {
 	return state != "" && state != migrationv1alpha1.StepUndone
 }
 
+// notBegun tells of a step in which nothing was done, and nothing taken back: it was refused before it began, or its drain was given up. Only such a record says why it is undone;
+// that of a worker may be one of before, but no worker is ever taken back.
+func notBegun(s *migrationv1alpha1.StepRecord) bool {
+	return s.State == migrationv1alpha1.StepUndone && (s.Message != "" || plan.ReplacesWorker(s.ID))
+}
+
 // doneAt is when a step was done; zero when it was not.
 func (j *Journal) doneAt(id string) time.Time {
 	for i := range j.Object.Status.Steps {
@@ -303,7 +309,9 @@ func (j *Journal) end(s Step, state migrationv1alpha1.StepState, message string)
 	case migrationv1alpha1.StepDone:
 		condition.Status, condition.Reason = metav1.ConditionTrue, "Done"
 	case migrationv1alpha1.StepUndone:
-		condition.Status, condition.Reason = metav1.ConditionFalse, "TakenBack"
+		if condition.Status, condition.Reason = metav1.ConditionFalse, "TakenBack"; notBegun(record) {
+			condition.Reason = "NotBegun"
+		}
 	case migrationv1alpha1.StepFailed:
 		condition.Status, condition.Reason = metav1.ConditionFalse, "Failed"
 	case migrationv1alpha1.StepSkipped:

@@ -19,6 +19,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/playbook"
@@ -548,6 +549,64 @@ func TestAWorkerThatWasRefusedWaitsForTheNextWindow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatWasRefusedWaitsForTheNextWindow: a step that was refused before anything was done begins neither its phase nor, where the cluster rests before it, itself. It was not taken back either.
+func TestWhatWasRefusedWaitsForTheNextWindow(t *testing.T) {
+	t.Parallel()
+	for step, waits := range map[string]string{
+		"fence/silence": "phase fence", stepGrow: "more control planes", "finalize/ingress": "phase finalize",
+	} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			w := worldOf(t, simulated(everyNight), Shape{ControlPlanes: 3})
+			w.refuses = func(s string) bool { return s == step }
+			w.clk.SetTime(time.Date(2026, 10, 22, 20, 0, 0, 0, time.UTC))
+			result, _ := w.run()
+			if result.Outcome == Paused { // until the cluster has rested
+				w.clk.SetTime(result.NotBefore)
+				result, _ = w.run()
+			}
+			require.Equal(t, Failed, result.Outcome, result.Message)
+			assert.Equal(t, step+": a legacy operator writes again", result.Message)
+			record := (&Journal{Object: w.status(t)}).step(step)
+			assert.Equal(t, migrationv1alpha1.StepUndone, record.State)
+			assert.Equal(t, "not begun: a legacy operator writes again", record.Message)
+			assert.Equal(t, "waiting", describeStep(Step{ID: step}, record).State)
+			stands := Standing(w.status(t), w.clk.Now(), nil, 3)
+			assert.Equal(t, fleet.Failed, stands.Standing, "nobody has taken anything back")
+			assert.Equal(t, record.FinishedAt.Time, stands.At)
+
+			w.refuses = func(string) bool { return false }
+			w.clk.Step(12 * time.Hour)
+			result, _ = w.run()
+			require.Equal(t, Paused, result.Outcome, result.Message)
+			assert.Contains(t, result.Message, "no window is open for "+waits)
+			w.clk.SetTime(result.NotBefore)
+			result, _ = w.run()
+			assert.True(t, w.done[step], result.Message)
+		})
+	}
+}
+
+// TestAnApprovalIsNotUsedUpByWhatWasRefused: nothing of what people agreed to was done.
+func TestAnApprovalIsNotUsedUpByWhatWasRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+	w.validFor = func(string) time.Duration { return time.Hour }
+	w.refuses = func(step string) bool { return step == "finalize/ingress" }
+	var result Result
+	for range len(gatesOf(w.graph)) + 1 {
+		if result, _ = w.run(); result.Gate != "" {
+			w.agree(result.Gate)
+		}
+	}
+	require.Equal(t, Failed, result.Outcome, result.Message)
+	w.refuses = func(string) bool { return false }
+	w.clk.Step(12 * time.Hour)
+	result, _ = w.run()
+	require.Equal(t, Paused, result.Outcome, result.Message)
+	assert.Equal(t, plan.PhaseFinalize, result.Gate)
 }
 
 // TestToolsThatWaitForAnyObjectSeeHowItStands (kstatus).

@@ -24,7 +24,6 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
 
 // establishing is how long an API server may take to serve a new kind.
@@ -362,8 +361,8 @@ func describeStep(s Step, record *migrationv1alpha1.StepRecord) history.Step {
 	case migrationv1alpha1.StepUndoing:
 		out.State = "undoing"
 	case migrationv1alpha1.StepUndone:
-		if out.State = "undone"; plan.ReplacesWorker(s.ID) {
-			out.State = "waiting" // No worker is taken back: it was put off, or refused before it began.
+		if out.State = "undone"; notBegun(record) {
+			out.State = "waiting"
 		}
 	case migrationv1alpha1.StepSkipped:
 		out.State = "skipped"

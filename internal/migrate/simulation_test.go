@@ -84,7 +84,7 @@ type world struct {
 	// fate and takes say what becomes of the next try of a step, and how long it takes.
 	fate  func(step string) fate
 	takes func(step string) time.Duration
-	// refuses tells that the next try of a worker is refused before anything is done to it.
+	// refuses tells that the next try of a step that looks first is refused before anything is done.
 	refuses func(step string) bool
 	stop    chan struct{}
 	// validFor is how long an approval counts that somebody gives on record; nil lets the command line approve everything.
@@ -119,7 +119,7 @@ func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 			s := &w.graph[p].Steps[i]
 			phase, step := w.graph[p], *s
 			s.Before, s.Verify, s.Undo, s.VerifyUndo = nil, nil, nil, nil
-			if replaces(phase, step) {
+			if step.Before != nil {
 				s.Before = func(context.Context, *Work) error {
 					if w.refuses(step.ID) {
 						return errors.New("a legacy operator writes again")

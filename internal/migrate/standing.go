@@ -96,10 +96,7 @@ func stand(p *fleet.Progress, object *migrationv1alpha1.ClusterMigration) {
 func takenBack(object *migrationv1alpha1.ClusterMigration) (last time.Time) {
 	for i := range object.Status.Steps {
 		s := &object.Status.Steps[i]
-		if plan.ReplacesWorker(s.ID) {
-			continue // No worker is taken back: its drain was given up, or it was refused, and the next run tries once more.
-		}
-		if s.State != migrationv1alpha1.StepUndone && s.State != migrationv1alpha1.StepUndoing {
+		if s.State != migrationv1alpha1.StepUndone && s.State != migrationv1alpha1.StepUndoing || notBegun(s) {
 			continue
 		}
 		for _, at := range []time.Time{timeOf(s.StartedAt), timeOf(s.FinishedAt)} {
@@ -118,10 +115,12 @@ func timeOf(t *metav1.Time) time.Time {
 	return t.Time
 }
 
-// failedAt is when the step failed that failed last; else when the run began that failed before one.
+// failedAt is when the step failed that failed last, or was refused; else when the run began that failed before one.
 func failedAt(object *migrationv1alpha1.ClusterMigration) (last time.Time) {
 	for i := range object.Status.Steps {
-		if s := &object.Status.Steps[i]; s.State == migrationv1alpha1.StepFailed && timeOf(s.FinishedAt).After(last) {
+		s := &object.Status.Steps[i]
+		failed := s.State == migrationv1alpha1.StepFailed || notBegun(s) && s.ID == object.Status.Step
+		if failed && timeOf(s.FinishedAt).After(last) {
 			last = timeOf(s.FinishedAt)
 		}
 	}
