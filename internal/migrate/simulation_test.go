@@ -211,7 +211,7 @@ func (w *world) act(phase Phase, s Step) error {
 		assert.True(w.t, w.open(reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
 	}
 	if spec != nil && thing != "" && !w.begun[thing] && !slices.Contains(spec.Phases, phase.Name) {
-		assert.False(w.t, w.closed(), "%s began at %s, in a closed period", s.ID, w.clk.Now())
+		assert.True(w.t, w.undisturbed(reserve), "%s began at %s, in a closed period or too shortly before one", s.ID, w.clk.Now())
 	}
 	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
 	switch {
@@ -337,19 +337,20 @@ func (w *world) open(reserve time.Duration) bool {
 	})
 }
 
-// closed asks the schedule whether it would be closed if it were open all the time.
-func (w *world) closed() bool {
+// undisturbed asks the schedule whether so much time is left before it would be closed if it were open all the time.
+func (w *world) undisturbed(reserve time.Duration) bool {
 	schedule, err := w.book.Spec.Schedule()
 	if err != nil {
-		return true
+		return false
 	}
 	everyDay, err := window.ParseCron("0 0 * * *")
 	if err != nil {
-		return true
+		return false
 	}
 	schedule.Open = []window.Period{{Name: "always", Cron: &everyDay, Duration: 25 * time.Hour}}
-	found, err := schedule.Between(w.clk.Now(), w.clk.Now().Add(time.Second))
-	return err != nil || len(found) == 0
+	end := w.clk.Now().Add(max(reserve, time.Second))
+	found, err := schedule.Between(w.clk.Now(), end)
+	return err == nil && len(found) == 1 && found[0].Start.Equal(w.clk.Now()) && found[0].End.Equal(end)
 }
 
 // run is one process: it ends by itself, or it is killed.

@@ -67,17 +67,12 @@ func (s *Spec) Door(estimates estimate.Estimates) (*Door, error) {
 	return &Door{s.Windows, s.Windows.Reserves(estimates), schedule}, nil
 }
 
-// Ask answers nil when something may begin now. What is begun is never stopped half-way, so what takes long and cannot stop is begun only when enough is left of the window.
+// Ask answers nil when something may begin now. What is begun is never stopped half-way, so what takes long and cannot stop is begun only when enough is left of the window, or until
+// a closed period begins.
 func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
+	reserve := d.reserve(start)
 	if !slices.Contains(d.windows.Phases, start.Phase) {
-		return d.closed(now, start)
-	}
-	reserve := d.reserves.Cutoff
-	switch {
-	case start.NoReturn:
-		reserve = d.reserves.NoReturn
-	case start.Phase == plan.PhaseControlPlane:
-		reserve = d.reserves.ControlPlane
+		return d.closed(now, start, reserve)
 	}
 	var current, fits *window.Window
 	err := d.schedule.From(now, func(w window.Window) bool {
@@ -104,13 +99,37 @@ func (d *Door) Ask(now time.Time, start Start) (*Closed, error) {
 	return &Closed{fits.Start, d.why(start, reserve, current, fits)}, nil
 }
 
-// closed answers for phases that need no window: nothing begins in a closed period all the same.
-func (d *Door) closed(now time.Time, start Start) (*Closed, error) {
-	closed, found, err := d.schedule.Closes(now)
-	if err != nil || !found {
-		return nil, err
+// reserve is how much time has to be left for something.
+func (d *Door) reserve(start Start) time.Duration {
+	switch {
+	case start.NoReturn:
+		return d.reserves.NoReturn
+	case start.Phase == plan.PhaseControlPlane:
+		return d.reserves.ControlPlane
 	}
-	return &Closed{closed.End, fmt.Sprintf("nothing begins in a closed period (%s), also %s; it ends at %s", strings.Join(closed.Names, ", "), start.what(), d.local(closed.End))}, nil
+	return d.reserves.Cutoff
+}
+
+// closed answers for phases that need no window: nothing begins in a closed period all the same, nor so shortly before one that it would not begin before the end of a window either.
+func (d *Door) closed(now time.Time, start Start, reserve time.Duration) (*Closed, error) {
+	free, closed, found, err := d.schedule.Free(now, reserve)
+	names := strings.Join(closed.Names, ", ")
+	switch {
+	case err != nil:
+		return nil, err
+	case !found:
+		return &Closed{Why: fmt.Sprintf("closed periods (%s) leave no time in the next two years that is long enough for %s, which needs %s", names, start.what(), reserve)}, nil
+	case free.Equal(now):
+		return nil, nil //nolint:nilnil // open is an ordinary answer
+	}
+	why := fmt.Sprintf("nothing begins in a closed period (%s), also %s; it ends at %s", names, start.what(), d.local(closed.End))
+	if !closed.Contains(now) {
+		why = fmt.Sprintf("%s needs %s, and a closed period (%s) begins at %s; it ends at %s", start.what(), reserve, names, d.local(closed.Start), d.local(closed.End))
+	}
+	if free.After(closed.End) {
+		why += ", and there is time enough from " + d.local(free) + " on"
+	}
+	return &Closed{free, why}, nil
 }
 
 // EachStep tells that a window is asked before every step, where a cluster can rest.

@@ -363,7 +363,8 @@ spec:
 		"too late for no return":                  {"2026-11-23T04:31:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "2026-11-24T19:00:00Z", "the point of no return needs 30m0s"},
 		"what waits for nothing":                  {"2026-11-25T12:00:00Z", Start{Phase: plan.PhaseAdopt}, "", ""},
 		"closed, also for what waits for nothing": {"2026-12-20T12:00:00Z", Start{Phase: plan.PhaseFence}, "2027-01-08T23:00:00Z", "nothing begins in a closed period (year end, stocktaking, inventory day), also phase fence; it ends at Sat 2027-01-09 00:00 CET"},
-		"a moment before it is closed":            {"2026-12-17T22:59:59Z", Start{Phase: plan.PhaseFence}, "", ""},
+		"as long before it is closed as it needs": {"2026-12-17T22:15:00Z", Start{Phase: plan.PhaseFence}, "", ""},
+		"a moment too late before it is closed":   {"2026-12-17T22:15:01Z", Start{Phase: plan.PhaseFence}, "2027-01-08T23:00:00Z", "phase fence needs 45m0s, and a closed period (year end, stocktaking, inventory day) begins at Fri 2026-12-18 00:00 CET; it ends at Sat 2027-01-09 00:00 CET"},
 		"the first moment after it":               {"2027-01-08T23:00:00Z", Start{Phase: plan.PhaseFence}, "", ""},
 		"too late for a control plane":            {"2026-11-23T03:00:01Z", Start{Phase: plan.PhaseControlPlane}, "2026-11-29T21:00:00Z", "ends at"},
 	} {
@@ -390,6 +391,46 @@ spec:
 	closed, err := never.Ask(time.Unix(0, 0), Start{Phase: plan.PhaseWorkers, Node: true})
 	require.NoError(t, err)
 	assert.Contains(t, closed.Why, "no window of the next two years")
+}
+
+// TestNothingRunsIntoAClosedPeriod that needs no window: as much is kept free before it as before the end of a window.
+func TestNothingRunsIntoAClosedPeriod(t *testing.T) {
+	t.Parallel()
+	const nights = "spec: {windows: {timeZone: UTC, phases: [finalize], cutoff: 30m, controlPlane: 3h, noReturn: 1h, closed: [%s]}}\n"
+	const twice = "{name: batch, from: '2026-12-01T08:00', to: '2026-12-01T10:00'}, {name: backup, from: '2026-12-01T12:00', to: '2026-12-01T13:00'}"
+	const ever = "{name: day, cron: 0 6 * * *, duration: 12h}, {name: night, cron: 0 18 * * *, duration: 10h}"
+	control := Start{Phase: plan.PhaseControlPlane}
+	for name, test := range map[string]struct {
+		closed, at string
+		start      Start
+		until, why string
+	}{
+		"a worker":               {twice, "2026-12-01T07:30:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
+		"a worker, too late":     {twice, "2026-12-01T07:31:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "2026-12-01T10:00:00Z", "another worker needs 30m0s, and a closed period (batch) begins at Tue 2026-12-01 08:00 UTC; it ends at Tue 2026-12-01 10:00 UTC"},
+		"a control plane":        {twice, "2026-12-01T05:00:00Z", control, "", ""},
+		"between two":            {twice, "2026-12-01T06:00:00Z", control, "2026-12-01T13:00:00Z", "; it ends at Tue 2026-12-01 10:00 UTC, and there is time enough from Tue 2026-12-01 13:00 UTC on"},
+		"closed, and then again": {twice, "2026-12-01T09:00:00Z", control, "2026-12-01T13:00:00Z", "nothing begins in a closed period (batch), also phase control-plane; it ends at Tue 2026-12-01 10:00 UTC, and there is time enough from"},
+		"the point of no return": {twice, "2026-12-01T11:00:00Z", Start{Phase: plan.PhaseControlPlane, NoReturn: true}, "", ""},
+		"never long enough":      {ever, "2026-12-01T05:00:00Z", control, "0001-01-01T00:00:00Z", "closed periods (day, night) leave no time in the next two years that is long enough for phase control-plane, which needs 3h0m0s"},
+		"long enough for less":   {ever, "2026-12-01T05:00:00Z", Start{Phase: plan.PhaseWorkers, Node: true}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			door, err := read(t, fmt.Sprintf(nights, test.closed)).Spec.Door(estimate.Estimates{})
+			require.NoError(t, err)
+			now, err := time.Parse(time.RFC3339, test.at)
+			require.NoError(t, err)
+			closed, err := door.Ask(now, test.start)
+			require.NoError(t, err)
+			if test.until == "" {
+				assert.Nil(t, closed)
+				return
+			}
+			require.NotNil(t, closed)
+			assert.Equal(t, test.until, closed.Until.UTC().Format(time.RFC3339))
+			assert.Contains(t, closed.Why, test.why)
+		})
+	}
 }
 
 // TestLearntReserves are what nine of ten took, and the margin.

@@ -208,6 +208,20 @@ func contains(spans [][2]time.Time, at time.Time) bool {
 	return slices.ContainsFunc(spans, func(s [2]time.Time) bool { return !at.Before(s[0]) && at.Before(s[1]) })
 }
 
+// freeFrom goes from minute to minute until so many in a row are not closed, and returns the first of them; zero when there are none before the end.
+func freeFrom(closed [][2]time.Time, at, to time.Time, minutes int) time.Time {
+	since := at
+	for ; at.Before(to); at = at.Add(time.Minute) {
+		if contains(closed, at) {
+			since = at.Add(time.Minute)
+		}
+		if at.Sub(since) == time.Duration(minutes-1)*time.Minute {
+			return since
+		}
+	}
+	return time.Time{}
+}
+
 // TestAnyScheduleIsThatOfTheMinutes compares schedules of several openings and closed periods, of every kind, with an implementation that knows nothing but days, hours and clocks.
 func TestAnyScheduleIsThatOfTheMinutes(t *testing.T) {
 	t.Parallel()
@@ -243,13 +257,18 @@ func TestAnyScheduleIsThatOfTheMinutes(t *testing.T) {
 				t.Fatalf("%s in %s: open %t, by the minutes %t; windows %v", at.Format(time.RFC3339), z, got, want, windows)
 			}
 		}
+		least := rapid.IntRange(0, 300).Draw(t, "minutes that have to be free")
 		for at := from; at.Before(to); at = at.Add(97 * time.Minute) {
-			stretch, found, err := s.Closes(at)
-			if err != nil || found != contains(closed, at) {
-				t.Fatalf("%s in %s: closed %t (%v), by the minutes %t", at.Format(time.RFC3339), z, found, err, !found)
+			free, stretch, found, err := s.Free(at, time.Duration(least)*time.Minute)
+			if err != nil {
+				t.Fatal(err)
 			}
 			// The minutes are known for some days.
-			if found && stretch.End.Before(to) && (contains(closed, stretch.End) || !contains(closed, stretch.End.Add(-time.Minute))) {
+			want := freeFrom(closed, at, to, max(least, 1))
+			if !want.IsZero() && (!found || !free.Equal(want)) || found && free.Before(to.Add(-6*time.Hour)) && want.IsZero() {
+				t.Fatalf("%s in %s: free for %d minutes from %s on (%t), by the minutes %s", at.Format(time.RFC3339), z, least, free.Format(time.RFC3339), found, want.Format(time.RFC3339))
+			}
+			if want.After(at) && (!contains(closed, stretch.End.Add(-time.Minute)) || contains(closed, stretch.End) || stretch.End.After(free)) {
 				t.Fatalf("%s in %s: closed until %s, by the minutes not", at.Format(time.RFC3339), z, stretch.End.Format(time.RFC3339))
 			}
 		}

@@ -376,27 +376,38 @@ func (s *Schedule) From(t time.Time, do func(Window) bool) error {
 	return nil
 }
 
-// Closes returns the closed stretch that an instant lies in; false when it lies in none. One that goes on without an end is told up to where was looked, which is behind the Horizon.
-func (s *Schedule) Closes(t time.Time) (Window, bool, error) {
+// Free returns the first instant from t on after which nothing is closed for so long; false when there is none within the Horizon. Where it is later than t, closed is the first
+// closed stretch that is in the way, whole.
+func (s *Schedule) Free(t time.Time, least time.Duration) (free time.Time, closed Window, found bool, err error) {
 	if s.Zone == nil {
-		return Window{}, false, ErrNoZone
+		return t, Window{}, false, ErrNoZone
 	}
-	var closed Window
-	for to := t.Add(look); ; to = closed.End.Add(look) {
-		all, err := s.all(s.Closed, t, to)
+	free, least = t, min(least, Horizon)
+	for from := t; from.Before(t.Add(Horizon)); from = from.Add(look) {
+		all, err := s.all(s.Closed, from, from.Add(look+least))
 		if err != nil {
-			return Window{}, false, err
+			return t, Window{}, false, err
 		}
-		stretches := merged(all)
-		at := slices.IndexFunc(stretches, func(w Window) bool { return w.Contains(t) })
-		if at < 0 {
-			return Window{}, false, nil
+		for _, w := range merged(all) {
+			if !w.Contains(free) && !w.Start.Before(free.Add(least)) {
+				break // So do those after it.
+			}
+			if !w.End.After(free) {
+				continue
+			}
+			free = w.End
+			switch {
+			case closed.End.IsZero():
+				closed = w
+			case !w.Start.After(closed.End):
+				closed = merged([]Window{closed, w})[0]
+			}
 		}
-		if stretches[at].End.Equal(closed.End) || stretches[at].End.After(t.Add(Horizon)) {
-			return stretches[at], true, nil
+		if free.Before(from.Add(look)) {
+			return free, closed, true, nil
 		}
-		closed = stretches[at]
 	}
+	return t, closed, false, nil
 }
 
 // whole looks further to both sides for as long as a window reaches to where was looked.
