@@ -121,7 +121,7 @@ func TestATokenInAGatesAddressIsNowhereToBeSeen(t *testing.T) {
 	from := filepath.Join(fixture(t, "al9qy"), "input")
 	var planned plan.Plan
 	require.NoError(t, json.Unmarshal([]byte(seen("plan", "--from", from, "--playbook", file, "-o", "json")), &planned))
-	e, err := readBook([]string{file}, []string{"spec.gates=[{name: slo, before: [node], http: {url: 'https://slo.example.test/acme?token=another-s3cr3t'}}]"})
+	e, err := readBook([]string{book(t, "  gates: [{name: slo, before: [node], http: {url: 'https://slo.example.test/acme?token=another-s3cr3t'}}]\n")}, nil)
 	require.NoError(t, err)
 	differs := driftOfPlaybook(planned.Schedule, e.Values)
 	require.Len(t, differs, 1)

@@ -502,7 +502,7 @@ func merge(below, above *yaml.Node) *yaml.Node {
 			out.Content = append(out.Content, above.Content[i], above.Content[i+1])
 			continue
 		}
-		if above.Content[i].Value == keyClosed && out.Content[at+1].Kind == yaml.SequenceNode && above.Content[i+1].Kind == yaml.SequenceNode {
+		if addsUp(above.Content[i].Value) && out.Content[at+1].Kind == yaml.SequenceNode && above.Content[i+1].Kind == yaml.SequenceNode {
 			out.Content[at+1] = joined(out.Content[at+1], above.Content[i+1])
 			continue
 		}
@@ -511,8 +511,12 @@ func merge(below, above *yaml.Node) *yaml.Node {
 	return out
 }
 
-// keyClosed is the one list that adds up over the layers: a closed period always wins, also over who knows nothing of it.
+// keyClosed is the list of what is closed.
 const keyClosed = "closed"
+
+// addsUp tells of the lists of what nothing begins in or without, which add up over the layers: closed periods, gates and approvals win, also over who knows nothing of them
+// (docs/decisions/0026-what-adds-up-over-layers.md).
+func addsUp(key string) bool { return slices.Contains([]string{keyClosed, "gates", "approvals"}, key) }
 
 // What a layer can say of windows that would move or lift what an earlier layer closes.
 const (

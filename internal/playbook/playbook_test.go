@@ -259,6 +259,35 @@ func TestLayersLieOverEachOther(t *testing.T) {
 	}
 }
 
+// TestALaterLayerTakesNothingAwayThatHasToBeAsked: who adds a gate or an approval of their own does not drop those of the installation without a word; who is notified, they say anew.
+func TestALaterLayerTakesNothingAwayThatHasToBeAsked(t *testing.T) {
+	t.Parallel()
+	set, err := Set("spec.gates=[]")
+	require.NoError(t, err)
+	e, err := Read(nil, Defaults(),
+		Layer{Name: "installation.yaml", Data: []byte(head + `spec:
+  gates: [{name: slo, before: [node], http: {url: "https://slo.example.com"}}]
+  approvals: [{gate: control-plane, who: the platform team, validFor: 7d}, {gate: looked-at, who: the platform team, before: [workers]}]
+  notifications: [{name: chat, "on": [run.*], urlFrom: {env: CHAT_URL}}]
+`)},
+		Layer{Name: "customer.yaml", Data: []byte(head + `spec:
+  gates: [{name: shop, before: [node], http: {url: "https://shop.example.com"}}]
+  approvals: [{gate: control-plane, who: Ms Smith, validFor: 1d}]
+  notifications: [{name: mail, "on": [run.*], urlFrom: {env: MAIL_URL}}]
+`)}, set)
+	require.NoError(t, err)
+	require.Len(t, e.Spec.Gates, 2)
+	assert.Equal(t, []string{"slo", "shop"}, []string{e.Spec.Gates[0].Name, e.Spec.Gates[1].Name})
+	assert.Equal(t, "installation.yaml:4", e.Origins["spec.gates[0].name"])
+	assert.Equal(t, "customer.yaml:4", e.Origins["spec.gates[1].name"])
+	require.Len(t, e.Spec.Approvals, 3)
+	assert.Equal(t, "looked-at", e.Spec.Approvals[1].Gate)
+	assert.Equal(t, "Ms Smith", e.Spec.Approvals[2].Who)
+	assert.Equal(t, builtInAgain, e.Spec.Gates[1].Again)
+	require.Len(t, e.Spec.Notifications, 1)
+	assert.Equal(t, "mail", e.Spec.Notifications[0].Name)
+}
+
 // TestALaterLayerMovesNoClosedPeriod: what one layer closes stays closed at the same instants, and for the same phases.
 func TestALaterLayerMovesNoClosedPeriod(t *testing.T) {
 	t.Parallel()
