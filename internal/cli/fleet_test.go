@@ -339,6 +339,44 @@ func TestAWatchedStatusIsWhatTheWatchDelivers(t *testing.T) {
 	assert.NotContains(t, out.String(), "b4n9x")
 }
 
+// TestARunThatWasKilledIsNotShownAsRunning, with what to do now, and not by a watch either that tells of another cluster.
+func TestARunThatWasKilledIsNotShownAsRunning(t *testing.T) {
+	t.Parallel()
+	m := migrationv1alpha1.ClusterMigration{
+		ObjectMeta: metav1.ObjectMeta{Name: "al9qy", UID: "al9qy", ResourceVersion: "1"}, Spec: migrationv1alpha1.ClusterMigrationSpec{ClusterID: "al9qy"},
+		Status: migrationv1alpha1.ClusterMigrationStatus{State: migrationv1alpha1.StateRunning, Phase: plan.PhaseAdopt, Message: "unpause the Machines", Run: &migrationv1alpha1.Run{By: "ada@anubis", Until: plan.PhaseWorkers}},
+	}
+	asWritten, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(&m)
+	require.NoError(t, err)
+	now := time.Date(2026, 11, 23, 22, 0, 0, 0, time.UTC)
+	migrate.MarkKilled(&m, now.Add(-time.Hour))
+	one := func() string {
+		var text strings.Builder
+		require.NoError(t, writeOneStatus(&text, &m, now))
+		return text.String()
+	}
+	assert.Contains(t, one(), "Cluster al9qy  killed · phase adopt")
+	assert.Contains(t, one(), "\nunpause the Machines\nnobody works on it: ada@anubis last renewed the run lock at 2026-11-23T21:00:00Z, so that run was killed or its machine is away\n")
+	assert.Contains(t, one(), "go on with: migrate run al9qy --until workers   take back with: migrate rollback al9qy\n")
+	m.Spec.Pause = &migrationv1alpha1.Pause{By: "ops", Reason: "disk alert", Since: metav1.NewTime(now)}
+	assert.Contains(t, one(), "go on with: migrate resume al9qy --until workers")
+	m.Spec.Pause, m.Status.State = nil, migrationv1alpha1.StateRollingBack
+	assert.Contains(t, one(), "go on with: migrate rollback al9qy   or forward again with: migrate resume al9qy\n")
+	m.Status.State = migrationv1alpha1.StateRunning
+
+	out := &bytes.Buffer{}
+	s, _ := newSession(App{Out: out})
+	shows := s.statusChanges([]migrationv1alpha1.ClusterMigration{m}, migrationOptions{format: "text"}, nil)
+	shows(map[types.UID]*unstructured.Unstructured{
+		"al9qy": {Object: asWritten},
+		"b4n9x": {Object: map[string]any{
+			"metadata": map[string]any{"name": "b4n9x", "uid": "b4n9x", "resourceVersion": "7"}, "spec": map[string]any{"clusterID": "b4n9x"}, "status": map[string]any{"state": "Running", "phase": "adopt"},
+		}},
+	})
+	assert.Regexp(t, `al9qy +Killed +adopt`, out.String())
+	assert.Regexp(t, `b4n9x +Running +adopt`, out.String())
+}
+
 func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {
 	t.Parallel()
 	later := time.Date(2026, 11, 23, 22, 0, 0, 0, time.UTC)

@@ -86,6 +86,9 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 		return err
 	}
 	by := &standards{file: f, roster: roster}
+	for _, m := range begun {
+		s.markKilled(ctx, p.live.Reader, m)
+	}
 	in := fleet.PlanInput{Roster: roster, Known: by.known(begun, s.app.Clock.Now()), Books: f.books, Now: s.now, Clusters: map[string]fleet.PlannedCluster{}, Shapes: map[string]fleet.Shape{}}
 	if err := s.planMembers(ctx, o, f, p, &in); err != nil {
 		return err

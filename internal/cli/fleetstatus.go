@@ -32,8 +32,8 @@ func (s *session) fleetStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status -f FILE",
 		Short: "Where every cluster of a fleet stands, and why it waits",
-		Long: `Shows the waves of a fleet as the ClusterMigrations of the management cluster tell it: one list, whatever the number of clusters, and one of the names of
-legacy clusters. With --watch it is shown again whenever a migration changes.`,
+		Long: `Shows the waves of a fleet as the ClusterMigrations of the management cluster tell it: one list, whatever the number of clusters, one of the names of
+legacy clusters, and a look at the run lock of each that says that a run is at work. With --watch it is shown again whenever a migration changes.`,
 		Example: "  migrate fleet status -f fleet.yaml\n  migrate fleet status -f fleet.yaml --watch\n  migrate fleet status -f fleet.yaml -o json",
 		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return s.fleetStatus(cmd.Context(), o) },
@@ -73,6 +73,9 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 		return err
 	}
 	by := &standards{file: f, roster: roster}
+	for _, m := range begun {
+		s.markKilled(ctx, p.live.Reader, m)
+	}
 	known := by.known(begun, s.app.Clock.Now())
 	show := func() error {
 		record, err := migrate.LoadFleetRecord(ctx, p.live.Reader, f.key())

@@ -51,7 +51,7 @@ func (s *session) statusCommand() *cobra.Command {
 		Use:   "status [CLUSTER]",
 		Short: "Where migrations stand",
 		Long: `Shows the migrations of the management cluster, or one of them step by step, as their ClusterMigration objects tell it.
-kubectl get clustermigrations -A tells the same in a line each.`,
+kubectl get clustermigrations -A tells the same in a line each, but for a run that was killed: that nobody works on the cluster any more is told by the run lock alone.`,
 		Example:           "  migrate status\n  migrate status al9qy --watch\n  migrate status al9qy -o json",
 		Args:              atMostOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
@@ -75,6 +75,9 @@ func (s *session) status(ctx context.Context, o migrationOptions, args []string)
 	if err != nil {
 		return err
 	}
+	for i := range found {
+		s.markKilled(ctx, live.Reader, &found[i])
+	}
 	if err := s.showStatus(found, o, len(args) == 1); err != nil || !o.watch {
 		return err
 	}
@@ -84,6 +87,17 @@ func (s *session) status(ctx context.Context, o migrationOptions, args []string)
 		return nil //nolint:nilerr // Ctrl-C is how a watch ends
 	}
 	return err
+}
+
+// markKilled marks a migration whose run was killed. Who may not look at its lock sees it as it says itself.
+func (s *session) markKilled(ctx context.Context, reader client.Reader, m *migrationv1alpha1.ClusterMigration) {
+	since, err := migrate.KilledSince(ctx, reader, m, s.app.Clock.Now(), s.gone)
+	if err != nil {
+		s.log.WithField("cluster", m.Spec.ClusterID).WithField("err", err).Info("whether the run goes on cannot be told")
+	}
+	if !since.IsZero() {
+		migrate.MarkKilled(m, since)
+	}
 }
 
 // statusChanges shows the migrations again when a watch delivers them otherwise than they were shown last. It asks nobody: what is shown is what was delivered.
@@ -97,7 +111,7 @@ func (s *session) statusChanges(shown []migrationv1alpha1.ClusterMigration, o mi
 				s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
 				continue
 			}
-			found = append(found, *m)
+			found = append(found, *asShown(m, shown))
 		}
 		now := chosen(found, args)
 		if versions(now) == seen || len(args) == 1 && len(now) == 0 {
@@ -109,6 +123,17 @@ func (s *session) statusChanges(shown []migrationv1alpha1.ClusterMigration, o mi
 		}
 		return "changes"
 	}
+}
+
+// asShown is a migration as it was shown first where it has not changed since: a killed run changes nothing any more.
+func asShown(m *migrationv1alpha1.ClusterMigration, shown []migrationv1alpha1.ClusterMigration) *migrationv1alpha1.ClusterMigration {
+	i := slices.IndexFunc(shown, func(s migrationv1alpha1.ClusterMigration) bool {
+		return s.UID == m.UID && s.ResourceVersion == m.ResourceVersion
+	})
+	if i < 0 {
+		return m
+	}
+	return &shown[i]
 }
 
 // chosen are the migrations of all clusters, or that of one, in the order in which they are shown.
@@ -192,10 +217,18 @@ func writeStatusTable(w io.Writer, found []migrationv1alpha1.ClusterMigration) e
 		if m.Status.Run != nil {
 			by = m.Status.Run.By
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Spec.ClusterID, m.Status.State, dash(m.Status.Phase), dash(m.Status.Step),
-			dash(m.Status.Nodes), dash(m.Status.Proof), dash(by), oneLine(m.Status.Message))
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Spec.ClusterID, stateOf(m), dash(m.Status.Phase), dash(m.Status.Step),
+			dash(m.Status.Nodes), dash(m.Status.Proof), dash(by), oneLine(first(migrate.Killed(m), m.Status.Message)))
 	}
 	return table.Flush()
+}
+
+// stateOf is the state for people: a run that was killed has left that of a run at work.
+func stateOf(m *migrationv1alpha1.ClusterMigration) string {
+	if migrate.Killed(m) != "" {
+		return "Killed"
+	}
+	return string(m.Status.State)
 }
 
 func dash(text string) string {
@@ -214,12 +247,14 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 	if m.Status.Run != nil {
 		by = " · " + m.Status.Run.By + ", since " + m.Status.Run.StartedAt.UTC().Format("2006-01-02 15:04:05Z")
 	}
-	fmt.Fprintf(&text, "Cluster %s  %s · phase %s · %s nodes adopted%s\n", m.Spec.ClusterID, strings.ToLower(string(m.Status.State)), dash(m.Status.Phase), dash(m.Status.Nodes), by)
+	fmt.Fprintf(&text, "Cluster %s  %s · phase %s · %s nodes adopted%s\n", m.Spec.ClusterID, strings.ToLower(stateOf(m)), dash(m.Status.Phase), dash(m.Status.Nodes), by)
 	if m.Spec.Pause != nil {
 		fmt.Fprintf(&text, "paused %s by %s: %s\n", now.Sub(m.Spec.Pause.Since.Time).Round(time.Second), m.Spec.Pause.By, m.Spec.Pause.Reason)
 	}
-	if m.Status.Message != "" {
-		fmt.Fprintf(&text, "%s\n", oneLine(m.Status.Message))
+	for _, message := range []string{m.Status.Message, migrate.Killed(m)} {
+		if message != "" {
+			fmt.Fprintf(&text, "%s\n", oneLine(message))
+		}
 	}
 	writeSkips(&text, m)
 	if m.Status.Proof != "" {
@@ -234,6 +269,15 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 		}
 	}
 	_ = table.Flush() // a strings.Builder takes everything
+	if next := nextAfterStatus(m, graph); next != "" {
+		fmt.Fprintln(&text, next)
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// nextAfterStatus is what to do next with a migration, and how to take it back; empty while a run is at work, and when everything is taken back.
+func nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph []migrate.Phase) string {
 	goal, back := "", "   take back with: migrate rollback "+m.Spec.ClusterID
 	if m.Status.Run != nil && m.Status.Run.Until != "" {
 		goal = " --until " + m.Status.Run.Until
@@ -244,17 +288,17 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 	case migrate.Begun(m, plan.PhaseControlPlane):
 		back += " --to " + plan.PhaseAdopt
 	}
-	switch m.Status.State {
-	case migrationv1alpha1.StatePaused:
-		fmt.Fprintf(&text, "go on with: migrate resume %s%s%s\n", m.Spec.ClusterID, goal, back)
-	case migrationv1alpha1.StateFailed, migrationv1alpha1.StateStopped:
-		fmt.Fprintf(&text, "go on with: migrate run %s%s%s\n", m.Spec.ClusterID, goal, back)
-	case migrationv1alpha1.StateReached:
-		fmt.Fprintf(&text, "check again any time with: migrate proof %s%s\n", m.Spec.ClusterID, back)
-	case migrationv1alpha1.StateRunning, migrationv1alpha1.StateRollingBack, migrationv1alpha1.StateRolledBack:
+	switch state, killed := m.Status.State, migrate.Killed(m) != ""; {
+	case state == migrationv1alpha1.StateRollingBack && killed:
+		return "go on with: migrate rollback " + m.Spec.ClusterID + "   or forward again with: migrate resume " + m.Spec.ClusterID
+	case state == migrationv1alpha1.StatePaused, killed && m.Spec.Pause != nil:
+		return "go on with: migrate resume " + m.Spec.ClusterID + goal + back
+	case state == migrationv1alpha1.StateFailed, state == migrationv1alpha1.StateStopped, killed:
+		return "go on with: migrate run " + m.Spec.ClusterID + goal + back
+	case state == migrationv1alpha1.StateReached:
+		return "check again any time with: migrate proof " + m.Spec.ClusterID + back
 	}
-	_, err := io.WriteString(w, text.String())
-	return err
+	return ""
 }
 
 // writeSkips tells which steps people have left out.

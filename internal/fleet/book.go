@@ -60,8 +60,9 @@ type Progress struct {
 	// Run and Classes are the run that failed, and how.
 	Run     string
 	Classes []string
-	// Message says why, for people.
+	// Message says why, for people. Killed tells that it speaks of a run that was killed, which whoever waits for anything else has to know.
 	Message string
+	Killed  bool
 	// Exposed tells that the loss of one machine stops writes while it rests.
 	Exposed bool
 	// Namespace is where its migration is kept; empty while it has none.

@@ -275,7 +275,11 @@ func (b *Book) describe(group *Group, m Member, waits map[string]Waiting) Report
 		if !w.Until.IsZero() {
 			c.Until = new(w.Until.UTC())
 		}
-		if w.Why != "" {
+		switch {
+		case w.Why == "":
+		case p.Killed:
+			c.Message = p.Message + "; " + w.Why
+		default:
 			c.Message = w.Why
 		}
 	}

@@ -134,7 +134,7 @@ type Changing struct {
 // ForChanges makes a connection that can change a cluster.
 func ForChanges(config *rest.Config, opts Options) (*Changing, error) {
 	config = Prepared(config, opts)
-	scheme, err := changeScheme()
+	scheme, err := readScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -181,24 +181,10 @@ func (r *ReadOnly) Ping(ctx context.Context) error {
 	return response.Body.Close()
 }
 
-// readScheme has the types that checks read typed; everything else is read without types.
+// readScheme has the types that checks read typed, and what a run keeps its state in; everything else is read without types.
 func readScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, migrationv1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("preparing the types of the API: %w", err)
-		}
-	}
-	return scheme, nil
-}
-
-// changeScheme has, besides, what a run keeps its state in.
-func changeScheme() (*runtime.Scheme, error) {
-	scheme, err := readScheme()
-	if err != nil {
-		return nil, err
-	}
-	for _, add := range []func(*runtime.Scheme) error{coordinationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, coordinationv1.AddToScheme, migrationv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("preparing the types of the API: %w", err)
 		}

@@ -349,8 +349,32 @@ func (j *Journal) summarize() {
 		return
 	}
 	set(migrationv1alpha1.ReadyCondition, status.State == migrationv1alpha1.StateReached || status.State == migrationv1alpha1.StateRolledBack)
-	set(migrationv1alpha1.ReconcilingCondition, status.State == migrationv1alpha1.StateRunning || status.State == migrationv1alpha1.StateRollingBack)
+	set(migrationv1alpha1.ReconcilingCondition, atWork(j.Object))
 	set(migrationv1alpha1.StalledCondition, status.State == migrationv1alpha1.StateFailed)
+}
+
+// reasonKilled is that of the condition Reconciling of a migration whose run was killed. Nobody was left to write it, so it is in no cluster.
+const reasonKilled = "Killed"
+
+// MarkKilled has the copy of a migration that was read say what nobody was left to write: that nobody works on it.
+func MarkKilled(object *migrationv1alpha1.ClusterMigration, since time.Time) {
+	message := "nobody works on it: the run lock was last renewed at " + since.UTC().Format(time.RFC3339) + ", so the run was killed or its machine is away"
+	if run := object.Status.Run; run != nil {
+		message = "nobody works on it: " + run.By + " last renewed the run lock at " + since.UTC().Format(time.RFC3339) + ", so that run was killed or its machine is away"
+	}
+	meta.SetStatusCondition(&object.Status.Conditions, metav1.Condition{
+		Type: migrationv1alpha1.ReconcilingCondition, Status: metav1.ConditionFalse, Reason: reasonKilled, Message: message,
+		ObservedGeneration: object.Generation, LastTransitionTime: metav1.NewTime(since.Truncate(time.Second)),
+	})
+}
+
+// Killed says of a migration that was marked that nobody works on it; empty when somebody does, or none is said to.
+func Killed(object *migrationv1alpha1.ClusterMigration) string {
+	condition := meta.FindStatusCondition(object.Status.Conditions, migrationv1alpha1.ReconcilingCondition)
+	if condition == nil || condition.Reason != reasonKilled || !atWork(object) {
+		return ""
+	}
+	return condition.Message
 }
 
 // maxMessage is what the API takes.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
 
@@ -128,7 +129,7 @@ func (l *Lock) Look(ctx context.Context) error {
 // refuses says who else is named in a Lease, and how long that lasts without being renewed; with a [HeldError] when it has not ended by this clock. Nobody is when that run has given
 // it back, or its process is known to be gone.
 func (l *Lock) refuses(lease *coordinationv1.Lease) (holder string, lasts time.Duration, err error) {
-	holder, ends := l.held(lease)
+	holder, ends := held(lease)
 	if holder == "" || holder == l.Holder || l.Gone != nil && l.Gone(holder) {
 		return "", 0, nil
 	}
@@ -144,7 +145,7 @@ func (l *Lock) usable() time.Duration { return l.Duration * 2 / 3 }
 
 func holderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 
-func (l *Lock) held(lease *coordinationv1.Lease) (holder string, ends time.Time) {
+func held(lease *coordinationv1.Lease) (holder string, ends time.Time) {
 	holder = holderOf(lease)
 	if lease.Spec.RenewTime != nil && lease.Spec.LeaseDurationSeconds != nil {
 		ends = lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
@@ -184,7 +185,7 @@ func (l *Lock) renew(ctx context.Context) {
 	lease := &coordinationv1.Lease{}
 	err := l.Client.Get(ctx, l.Key, lease)
 	if err == nil {
-		if holder, _ := l.held(lease); holder != l.Holder || transitions(lease) != l.Token() {
+		if holder, _ := held(lease); holder != l.Holder || transitions(lease) != l.Token() {
 			l.lose(fmt.Errorf("%w: %s has taken it", ErrLockLost, holder))
 			return
 		}
@@ -258,7 +259,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if err := l.Client.Get(ctx, l.Key, lease); err != nil {
 		return fmt.Errorf("releasing Lease %s: %w", l.Key, client.IgnoreNotFound(err))
 	}
-	if holder, _ := l.held(lease); holder != l.Holder || transitions(lease) != l.Token() {
+	if holder, _ := held(lease); holder != l.Holder || transitions(lease) != l.Token() {
 		return nil
 	}
 	nobody := ""
@@ -267,4 +268,40 @@ func (l *Lock) Release(ctx context.Context) error {
 		return fmt.Errorf("releasing Lease %s: %w", l.Key, err)
 	}
 	return nil
+}
+
+// clocksDiffer is how much the clocks of two workstations may differ before a run that goes on is taken for killed.
+const clocksDiffer = 2 * time.Minute
+
+// KilledSince tells since when nobody works on a migration that says that a run does: its lock has ended by this clock and by any that may be right, or was taken away, and no later run has
+// the lock. It is zero where a run goes on, and where none is said to. What gone tells of a process of this machine counts as for [Lock.Gone].
+func KilledSince(ctx context.Context, reader client.Reader, object *migrationv1alpha1.ClusterMigration, now time.Time, gone func(holder string) bool) (time.Time, error) {
+	if !atWork(object) {
+		return time.Time{}, nil
+	}
+	lease, key := &coordinationv1.Lease{}, LockKey(object.Namespace, object.Spec.ClusterID)
+	if err := reader.Get(ctx, key, lease); client.IgnoreNotFound(err) != nil {
+		return time.Time{}, fmt.Errorf("reading Lease %s: %w", key, err)
+	}
+	holder, ends := held(lease)
+	if holder != "" && now.Before(ends.Add(clocksDiffer)) && (gone == nil || !gone(holder)) {
+		return time.Time{}, nil
+	}
+	// A run that has ended since the object was read has said so before it gave its lock back.
+	fresh, err := Read(ctx, reader, object.Namespace, object.Spec.ClusterID)
+	if err != nil || fresh == nil || !atWork(fresh) || fresh.Status.Run == nil {
+		return time.Time{}, err
+	}
+	if lease.Spec.RenewTime == nil {
+		return fresh.Status.Run.StartedAt.Time, nil
+	}
+	if fresh.Status.Run.Token > transitions(lease) {
+		return time.Time{}, nil
+	}
+	return lease.Spec.RenewTime.Time, nil
+}
+
+// atWork tells of a migration that says that a run works on it.
+func atWork(object *migrationv1alpha1.ClusterMigration) bool {
+	return object.Status.State == migrationv1alpha1.StateRunning || object.Status.State == migrationv1alpha1.StateRollingBack
 }

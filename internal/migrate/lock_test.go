@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"testing"
@@ -9,11 +10,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 )
 
 func locks(t *testing.T) (api client.Client, clk *testclock.FakeClock, lock func(holder string) *Lock) {
@@ -203,4 +209,84 @@ func TestTheGraphIsWellFormed(t *testing.T) {
 	}
 	assert.Equal(t, []string{"fence", "translate", "adopt", "control-plane", "workers", "finalize"}, PhaseNames())
 	assert.Equal(t, []string{"control-plane", "point-of-no-return", "finalize"}, Gates())
+}
+
+// TestAMigrationWhoseRunWasKilledIsTold by the lock, because nobody is left to write it; and one whose run goes on, has just ended or has been followed by another is not.
+func TestAMigrationWhoseRunWasKilledIsTold(t *testing.T) {
+	began := time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC)
+	gone := func(holder string) bool { return holder == "ada@anubis (1)" }
+	for name, c := range map[string]struct {
+		// meanwhile is what happens after the migration was read.
+		meanwhile func(t *testing.T, w *world, clk *testclock.FakeClock, first, second *Lock)
+		state     migrationv1alpha1.State
+		gone      func(string) bool
+		since     time.Time
+	}{
+		"at work":                {state: migrationv1alpha1.StateRunning},
+		"the process is gone":    {state: migrationv1alpha1.StateRunning, gone: gone, since: began},
+		"taken back, and killed": {state: migrationv1alpha1.StateRollingBack, gone: gone, since: began},
+		"waits":                  {state: migrationv1alpha1.StatePaused, gone: gone},
+		"the lock has ended":     {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(_ *testing.T, _ *world, clk *testclock.FakeClock, _, _ *Lock) { clk.Step(151 * time.Second) }},
+		"or our clock is ahead":  {state: migrationv1alpha1.StateRunning, meanwhile: func(_ *testing.T, _ *world, clk *testclock.FakeClock, _, _ *Lock) { clk.Step(149 * time.Second) }},
+		"somebody took the lock": {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(t *testing.T, w *world, _ *testclock.FakeClock, _, _ *Lock) { w.unlock(t) }},
+		"it could not note an end": {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(t *testing.T, _ *world, _ *testclock.FakeClock, first, _ *Lock) {
+			require.NoError(t, first.Release(t.Context()))
+		}},
+		"it has just ended": {state: migrationv1alpha1.StateRunning, meanwhile: func(t *testing.T, w *world, _ *testclock.FakeClock, first, _ *Lock) {
+			w.says(t, migrationv1alpha1.StateReached, 1)
+			require.NoError(t, first.Release(t.Context()))
+		}},
+		"another run goes on": {state: migrationv1alpha1.StateRunning, gone: gone, meanwhile: func(t *testing.T, _ *world, _ *testclock.FakeClock, first, second *Lock) {
+			require.NoError(t, first.Release(t.Context()))
+			require.NoError(t, second.Acquire(t.Context()))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "  soak: {beforeFinalize: 0s}\n")
+			clk := testclock.NewFakeClock(began)
+			lock := func(holder string) *Lock {
+				return &Lock{Client: w.api, Clock: clk, Key: LockKey("org-acme", "al9qy"), Holder: holder, Duration: 30 * time.Second}
+			}
+			first, second := lock("ada@anubis (1)"), lock("grace@bastet (2)")
+			require.NoError(t, first.Acquire(t.Context()))
+			w.says(t, c.state, first.Token())
+			read := w.status(t)
+			if c.meanwhile != nil {
+				c.meanwhile(t, w, clk, first, second)
+			}
+			since, err := KilledSince(t.Context(), w.api, read, clk.Now(), c.gone)
+			require.NoError(t, err)
+			assert.Equal(t, c.since, since.UTC())
+			if since.IsZero() {
+				assert.Empty(t, Killed(read))
+				return
+			}
+			MarkKilled(read, since)
+			assert.Equal(t, "nobody works on it: ada@anubis last renewed the run lock at 2026-11-21T21:00:00Z, so that run was killed or its machine is away", Killed(read))
+			assert.True(t, meta.IsStatusConditionFalse(read.Status.Conditions, migrationv1alpha1.ReconcilingCondition))
+			p := Standing(read, clk.Now(), nil, 1)
+			assert.Equal(t, fleet.Ready, p.Standing, "the next run goes on with it")
+			assert.Equal(t, Killed(read), p.Message)
+			assert.True(t, p.Killed)
+			read.Status.State = migrationv1alpha1.StateFailed
+			assert.Empty(t, Killed(read), "what a later run says counts")
+		})
+	}
+}
+
+// says writes what the status of the migration says of its run, with the conditions that go with it.
+func (w *world) says(t *testing.T, state migrationv1alpha1.State, token int64) {
+	t.Helper()
+	j := &Journal{Client: w.api, Clock: w.clk, Gate: func(context.Context) error { return nil }}
+	require.NoError(t, j.open(t.Context(), "org-acme", "al9qy", nil))
+	j.Object.Status.State = state
+	j.Object.Status.Run = &migrationv1alpha1.Run{ID: "r", By: "ada@anubis", Token: token, StartedAt: metav1.NewTime(time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC))}
+	require.NoError(t, j.save(t.Context()))
+}
+
+// unlock is somebody who deletes the lock by hand.
+func (w *world) unlock(t *testing.T) {
+	t.Helper()
+	key := LockKey("org-acme", "al9qy")
+	require.NoError(t, w.api.Delete(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}))
 }

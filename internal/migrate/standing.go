@@ -78,6 +78,10 @@ func stand(p *fleet.Progress, object *migrationv1alpha1.ClusterMigration) {
 	}
 	switch status.State {
 	case migrationv1alpha1.StateRunning, migrationv1alpha1.StateRollingBack:
+		if p.Message = Killed(object); p.Message != "" {
+			p.Killed = true
+			break
+		}
 		p.Standing, p.Message = fleet.Elsewhere, "another run works on it, or was killed while it did"
 		if status.Run != nil {
 			p.Message = status.Run.By + " works on it, or did when the run was killed"

@@ -3,7 +3,8 @@ package v1alpha1
 // Conditions of a ClusterMigration.
 const (
 	// ReadyCondition, ReconcilingCondition and StalledCondition are what tools know that wait for any object (kstatus): Ready is True when the last run reached its goal, or took
-	// everything back; Reconciling while one is at work; Stalled when a step failed and somebody has to look. A migration that waits for a window or for people is neither.
+	// everything back; Reconciling while one is at work, or was when it was killed, which only the run lock tells; Stalled when a step failed and somebody has to look. A migration that waits
+	// for a window or for people is neither.
 	ReadyCondition       = "Ready"
 	ReconcilingCondition = "Reconciling"
 	StalledCondition     = "Stalled"
