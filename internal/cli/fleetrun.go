@@ -22,6 +22,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nights"
@@ -133,6 +134,47 @@ type fleetWork struct {
 	lock    *migrate.Lock
 	book    *fleet.Book
 	metrics *observe.Process
+	shut    shutGates
+}
+
+// shutGates are the clusters whose last run ended at a gate that asks for nothing but an address, by their ids.
+type shutGates struct {
+	mu sync.Mutex
+	at map[string]shutGate
+}
+
+// shutGate is a gate that was shut, and what asked it.
+type shutGate struct {
+	gate   gate.Gate
+	start  fleet.Start
+	result migrate.Result
+	since  time.Time
+}
+
+// note keeps where a run ended. A cluster that must not rest there is people's business.
+func (g *shutGates) note(o *runOptions, start fleet.Start, result migrate.Result, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.at, start.Cluster)
+	at := o.knockable(result)
+	if at < 0 || !worthWaiting(result) {
+		return
+	}
+	if g.at == nil {
+		g.at = map[string]shutGate{}
+	}
+	g.at[start.Cluster] = shutGate{gate: o.gates[at], start: start, result: result, since: now}
+}
+
+// of is the gate at which the same start of a cluster ended, unless that is so long ago that the run has to look itself.
+func (g *shutGates) of(start fleet.Start, now time.Time) (shutGate, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	shut, found := g.at[start.Cluster]
+	before := shut.start
+	before.Run = start.Run // The run that ended there has told of itself since.
+	before.Namespace = start.Namespace
+	return shut, found && before == start && now.Sub(shut.since) < mostKnocking
 }
 
 // demands are the approvals that playbooks want, by phase. Where their notifications go and their gates ask is found out with it: before the first cluster begins, and not by each of them.
@@ -488,8 +530,25 @@ func send(ctx context.Context, sights chan<- fleet.Sight, s fleet.Sight) {
 	}
 }
 
+// askShut asks the gate that a cluster's last run ended at once more, and nobody else: nil means that the cluster has to be run to know more. Each run would read the whole cluster, every few minutes,
+// for as many clusters as wait for the same address.
+func (w *fleetWork) askShut(ctx context.Context, start fleet.Start) *fleet.Outcome {
+	shut, found := w.shut.of(start, w.app.Clock.Now())
+	if !found || !w.stillShut(ctx, shut.gate, shut.result.Why) {
+		return nil
+	}
+	result := shut.result
+	result.NotBefore = w.app.Clock.Now().Add(shut.gate.Again)
+	out := outcomeOf(result, nil)
+	out.Message = printableText(w.secrets.text(out.Message))
+	return &out
+}
+
 // runMember runs one cluster as migrate run does, with a session of its own.
 func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outcome {
+	if out := w.askShut(ctx, start); out != nil {
+		return *out
+	}
 	s := w.member(start.Cluster)
 	defer s.end()
 	o, outs, err := w.memberOptions(start)
@@ -499,6 +558,7 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 			result, err = s.runPatiently(ctx, o, outs, start.Cluster)
 		}
 	}
+	w.shut.note(&o, start, result, w.app.Clock.Now())
 	out := outcomeOf(result, err)
 	if start.Rest && result.Limited {
 		out.Standing, out.NotBefore = fleet.Ready, time.Time{} // It rests now, until its wave goes on.

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/hook"
@@ -155,7 +158,7 @@ func TestGatesOfAPlaybook(t *testing.T) {
 	s, _ := newSession(App{})
 	gates, err := s.gates(e)
 	require.NoError(t, err)
-	ready := s.ready(runOptions{gates: gates}, "al9qy")
+	ready := s.ready(runOptions{gates: gates}, &undertaking{id: "al9qy"})
 	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: "control-plane"}))
 	assert.Zero(t, asked)
 	for _, start := range []migrate.Start{{Phase: "control-plane", NoReturn: true}, {Phase: "workers", Node: true}} {
@@ -166,7 +169,7 @@ func TestGatesOfAPlaybook(t *testing.T) {
 		assert.Contains(t, refusal.Why, "answers with status 204, and not 200")
 	}
 	assert.Equal(t, 2, asked)
-	assert.Nil(t, s.ready(runOptions{}, "al9qy"))
+	assert.Nil(t, s.ready(runOptions{}, &undertaking{id: "al9qy"}))
 	result := migrate.Result{Outcome: migrate.Paused, Shut: "slo", Message: "gate slo is shut", NotBefore: time.Unix(7, 0)}
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), s.endedRun("al9qy", runOptions{until: "workers"}, result)))
 	assert.True(t, worthWaiting(result))
@@ -188,7 +191,7 @@ func TestAGateOfAPlaybookReadsTheAnswer(t *testing.T) {
 	s, _ := newSession(App{})
 	gates, err := s.gates(e)
 	require.NoError(t, err)
-	ready := s.ready(runOptions{gates: gates}, "al9qy")
+	ready := s.ready(runOptions{gates: gates}, &undertaking{id: "al9qy"})
 	refusal := ready(t.Context(), migrate.Start{Phase: "workers", Node: true})
 	require.NotNil(t, refusal)
 	assert.Equal(t, server.URL+": it does not hold that body.errorRate < 0.01", refusal.Why)
@@ -209,7 +212,7 @@ func TestAnAddressThatIsASecretIsNeverShown(t *testing.T) {
 	s, _ := newSession(App{Environ: []string{"SLO_URL=" + server.URL + "/t0k3n/slo"}})
 	gates, err := s.gates(e)
 	require.NoError(t, err)
-	refusal := s.ready(runOptions{gates: gates}, "al9qy")(t.Context(), migrate.Start{Phase: "workers", Node: true})
+	refusal := s.ready(runOptions{gates: gates}, &undertaking{id: "al9qy"})(t.Context(), migrate.Start{Phase: "workers", Node: true})
 	require.NotNil(t, refusal)
 	assert.Equal(t, server.URL+" answers with status 404, and not 200", refusal.Why)
 	assert.NotContains(t, fmt.Sprint(e.Values), "t0k3n")
@@ -368,6 +371,68 @@ func TestNumbersThatMeanNothingAreRefused(t *testing.T) {
 func TestChecksOfAGateAreNotMadeBeforeFurtherControlPlanes(t *testing.T) {
 	t.Parallel()
 	s := &session{}
-	ready := s.ready(runOptions{gates: []gate.Gate{{Name: "etcd", Before: []string{plan.PhaseControlPlane}, Checks: []string{"CHK-ETCD-001"}}}}, "al9qy")
+	ready := s.ready(runOptions{gates: []gate.Gate{{Name: "etcd", Before: []string{plan.PhaseControlPlane}, Checks: []string{"CHK-ETCD-001"}}}}, &undertaking{id: "al9qy"})
 	assert.Nil(t, ready(t.Context(), migrate.Start{Phase: plan.PhaseControlPlane, Grows: true}))
+}
+
+// TestAGateGoesByWhatWasJustRead: a run that finds nothing but that a gate is shut reads the cluster once. What was read earlier does not count: there is no cluster here that could be read again.
+func TestAGateGoesByWhatWasJustRead(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	s, _ := newSession(App{Clock: clk})
+	s.kube.KubeConfig = new(filepath.Join(t.TempDir(), "none"))
+	u := &undertaking{id: "al9qy", readAt: clk.Now(), found: &examination{report: check.Report{Results: []check.Result{{ID: "CHK-ETCD-001", Outcome: check.Pass}}}}}
+	ready := s.ready(runOptions{gates: []gate.Gate{{Name: "etcd", Before: []string{plan.PhaseControlPlane}, Checks: []string{"CHK-ETCD-001"}}}}, u)
+	start := migrate.Start{Phase: plan.PhaseControlPlane}
+	assert.Nil(t, ready(t.Context(), start))
+	clk.Step(justRead - time.Second)
+	assert.Nil(t, ready(t.Context(), start))
+	clk.Step(time.Second)
+	refusal := ready(t.Context(), start)
+	require.NotNil(t, refusal)
+	assert.Contains(t, refusal.Why, "the checks could not be made")
+}
+
+// TestAFleetAsksAShutGateAndNotTheCluster: the fleet has no connection that it could read with.
+func TestAFleetAsksAShutGateAndNotTheCluster(t *testing.T) {
+	t.Parallel()
+	var asked, status atomic.Int32
+	status.Store(http.StatusServiceUnavailable)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(int(status.Load()))
+	}))
+	t.Cleanup(server.Close)
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	s, _ := newSession(App{Clock: clk})
+	w := &fleetWork{session: s}
+	o := runOptions{gates: []gate.Gate{{Name: "slo", URL: server.URL, Status: http.StatusOK, Timeout: time.Minute, Again: 10 * time.Minute}, {Name: "etcd", Checks: []string{"CHK-ETCD-001"}}}}
+	start := fleet.Start{Cluster: "al9qy", Wave: "all", Until: plan.PhaseWorkers}
+	result := migrate.Result{Outcome: migrate.Paused, Shut: "slo", Why: server.URL + " answers with status 503, and not 200", Message: "gate slo is shut", NotBefore: clk.Now().Add(10 * time.Minute)}
+	assert.Nil(t, w.askShut(t.Context(), start), "nothing is known of it")
+	w.shut.note(&o, start, result, clk.Now())
+	start.Run, start.Namespace = "r", "org-acme" // as the migration tells since
+	for range 5 {
+		clk.Step(10 * time.Minute)
+		assert.Equal(t, fleet.Outcome{Standing: fleet.Ready, Message: "gate slo is shut", NotBefore: clk.Now().Add(10 * time.Minute)}, w.runMember(t.Context(), start))
+	}
+	assert.Equal(t, int32(5), asked.Load())
+	further := start
+	further.Until = plan.PhaseFinalize
+	assert.Nil(t, w.askShut(t.Context(), further), "it is another goal")
+	clk.Step(10 * time.Minute)
+	assert.Nil(t, w.askShut(t.Context(), start), "once an hour the cluster is looked at")
+	assert.Equal(t, int32(5), asked.Load())
+
+	w.shut.note(&o, start, result, clk.Now())
+	status.Store(http.StatusOK)
+	assert.Nil(t, w.askShut(t.Context(), start), "it has opened")
+	for what, ended := range map[string]migrate.Result{
+		"a gate with checks": {Outcome: migrate.Paused, Shut: "etcd", NotBefore: clk.Now()}, "it must not rest": {Outcome: migrate.Paused, Shut: "slo", NotBefore: clk.Now(), Exposed: true}, "it went on": {Outcome: migrate.Reached},
+	} {
+		w.shut.note(&o, start, result, clk.Now())
+		w.shut.note(&o, start, ended, clk.Now())
+		_, found := w.shut.of(start, clk.Now())
+		assert.False(t, found, what)
+	}
 }

@@ -273,6 +273,8 @@ type undertaking struct {
 	record        *adopt.Record
 	found         *examination
 	accepted      []check.Accepted
+	// readAt is when it was read.
+	readAt time.Time
 	// compare makes a plan of what was found, and says what has changed since an earlier one; agreed is the digest of the one that the run was given.
 	compare func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error)
 	agreed  string
@@ -384,7 +386,7 @@ func worthWaiting(result migrate.Result) bool {
 // rest waits for what a run that is worth waiting for needs. The run lock is free meanwhile: others may look, pause, or go on themselves.
 func (s *session) rest(ctx context.Context, id string, o runOptions, result migrate.Result) error {
 	var err error
-	shut := slices.IndexFunc(o.gates, func(g gate.Gate) bool { return g.Name == result.Shut && len(g.Checks) == 0 })
+	shut := o.knockable(result)
 	switch {
 	case result.Gate != "":
 		err = s.awaitApproval(ctx, id, result.Gate, o.terms)
@@ -397,6 +399,11 @@ func (s *session) rest(ctx context.Context, id string, o runOptions, result migr
 		return ended(CodeInterrupted)
 	}
 	return err
+}
+
+// knockable is the position of the gate that a run ended at, if it asks for nothing but an address; negative when there is none.
+func (o *runOptions) knockable(result migrate.Result) int {
+	return slices.IndexFunc(o.gates, func(g gate.Gate) bool { return g.Name == result.Shut && len(g.Checks) == 0 })
 }
 
 // awaitApproval watches the cluster's migration until somebody has agreed, asked for a pause, or removed it: what then is to be done, the next look tells.
@@ -435,7 +442,6 @@ const mostKnocking = time.Hour
 // is not read meanwhile.
 func (s *session) knock(ctx context.Context, id string, g gate.Gate, result migrate.Result, door func(time.Time, migrate.Start) *migrate.Wait) {
 	_, _ = fmt.Fprintf(s.app.Err, "%s: asking gate %s again every %s; Ctrl-C ends the wait, and the same command waits again\n", id, g.Name, g.Again)
-	asker := &gate.Asker{Client: gate.Client(nil)}
 	for until := s.app.Clock.Now().Add(mostKnocking); s.app.Clock.Now().Before(until); {
 		s.nap(ctx, s.app.Clock.Now().Add(g.Again))
 		if ctx.Err() != nil {
@@ -444,7 +450,7 @@ func (s *session) knock(ctx context.Context, id string, g gate.Gate, result migr
 		if door != nil && door(s.app.Clock.Now(), result.Start) != nil {
 			return
 		}
-		if err := asker.Knock(ctx, g); err == nil || s.secrets.text(err.Error()) != result.Why {
+		if !s.stillShut(ctx, g, result.Why) {
 			return
 		}
 	}
@@ -552,7 +558,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	})()
 	opts := migrate.Options{
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, ApprovedAt: o.began, Rollbacks: rollbacks, Terms: o.terms, Accepted: u.accepted,
-		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u.id), Playbook: o.rules(), Estimates: &o.estimates,
+		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u), Playbook: o.rules(), Estimates: &o.estimates,
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
 		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
@@ -659,6 +665,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	if u.found, err = e.examine(ctx, id); err == nil {
 		err = o.isFor(u)
 	}
+	u.readAt = s.app.Clock.Now()
 	u.compare = func(ctx context.Context, earlier *plan.Plan) (*plan.Plan, error) {
 		return e.document(ctx, u.found, earlier)
 	}

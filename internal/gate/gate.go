@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
@@ -68,16 +69,19 @@ type Refusal struct {
 	Why  string
 }
 
-// Ask asks every gate that stands before what begins, in their order, until one is shut; nil means that all are open. What cannot be found out shuts a gate as well.
-func (a *Asker) Ask(ctx context.Context, gates []Gate, before string) *Refusal {
+// Ask asks every gate that stands before what begins, in their order, until one is shut; nil means that all are open. What cannot be found out shuts a gate as well. However many gates
+// want to know the results of checks, the cluster is looked at once.
+func (a *Asker) Ask(ctx context.Context, gates []Gate, before ...string) *Refusal {
+	results := sync.OnceValues(func() ([]check.Result, error) { return a.Checks(ctx) })
 	for _, g := range gates {
-		if !slices.Contains(g.Before, before) {
+		if !slices.ContainsFunc(before, func(place string) bool { return slices.Contains(g.Before, place) }) {
 			continue
 		}
-		for _, ask := range []func(context.Context, Gate) error{a.checks, a.address} {
-			if err := ask(ctx, g); err != nil {
-				return &Refusal{g, err.Error()}
-			}
+		if err := g.judge(results); err != nil {
+			return &Refusal{g, err.Error()}
+		}
+		if err := a.address(ctx, g); err != nil {
+			return &Refusal{g, err.Error()}
 		}
 	}
 	return nil
@@ -86,11 +90,12 @@ func (a *Asker) Ask(ctx context.Context, gates []Gate, before string) *Refusal {
 // Knock asks only the address of a gate, which has one. The error is why the gate is shut.
 func (a *Asker) Knock(ctx context.Context, g Gate) error { return a.address(ctx, g) }
 
-func (a *Asker) checks(ctx context.Context, g Gate) error {
+// judge tells why the checks of a gate shut it.
+func (g *Gate) judge(look func() ([]check.Result, error)) error {
 	if len(g.Checks) == 0 {
 		return nil
 	}
-	results, err := a.Checks(ctx)
+	results, err := look()
 	if err != nil {
 		return fmt.Errorf("the checks could not be made: %w", err)
 	}

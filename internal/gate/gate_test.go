@@ -78,3 +78,22 @@ func TestChecksHaveToPassOrWarn(t *testing.T) {
 	a.Checks = func(context.Context) ([]check.Result, error) { return nil, errors.New("away") }
 	assert.Equal(t, "the checks could not be made: away", ask(NoReturn, "CHK-A").Why)
 }
+
+// TestTheClusterIsLookedAtOnceForAllGates that stand before what begins, and not at all for those that ask an address.
+func TestTheClusterIsLookedAtOnceForAllGates(t *testing.T) {
+	t.Parallel()
+	made := 0
+	a := &Asker{Checks: func(context.Context) ([]check.Result, error) {
+		made++
+		return []check.Result{{ID: "CHK-A", Outcome: check.Pass}, {ID: "CHK-B", Outcome: check.Block, Title: "it is well"}}, nil
+	}}
+	gates := []Gate{{Name: "one", Before: []string{"workers"}, Checks: []string{"CHK-A"}}, {Name: "two", Before: []string{Node}, Checks: []string{"CHK-A"}}, {Name: "three", Before: []string{"workers", Node}, Checks: []string{"CHK-B"}}}
+	assert.Nil(t, a.Ask(t.Context(), gates, "adopt"))
+	assert.Zero(t, made)
+	refused := a.Ask(t.Context(), gates, "workers", Node)
+	require.NotNil(t, refused)
+	assert.Equal(t, "three", refused.Gate.Name)
+	assert.Equal(t, 1, made)
+	assert.Nil(t, a.Ask(t.Context(), gates[:2], Node))
+	assert.Equal(t, 2, made, "the next time it is looked at again")
+}
