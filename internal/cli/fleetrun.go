@@ -135,6 +135,7 @@ type fleetWork struct {
 	book    *fleet.Book
 	metrics *observe.Process
 	shut    shutGates
+	lists   *sharedLists
 }
 
 // shutGates are the clusters whose last run ended at a gate that asks for nothing but an address, by their ids.
@@ -214,7 +215,7 @@ func (s *session) fleetRun(ctx context.Context, o fleetRunOptions) error {
 		return err
 	}
 	o.run.began, o.run.seen = s.app.Clock.Now(), newFirstSight()
-	w := &fleetWork{session: s, o: o, reports: reports, file: f}
+	w := &fleetWork{session: s, o: o, reports: reports, file: f, lists: &sharedLists{clock: s.app.Clock}}
 	if w.metrics, err = s.serveMetrics(ctx, o.run.metricsAddress); err != nil {
 		return err
 	}
@@ -620,7 +621,7 @@ func (w *fleetWork) member(id string) *session {
 	s := w.session
 	app := s.app
 	app.Err = &lines{w: s.app.Err, lead: []byte(id + "  ")}
-	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running}
+	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists}
 }
 
 // memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.

@@ -66,6 +66,8 @@ type session struct {
 	now        time.Time
 	// running is the command that was chosen, for error messages.
 	running string
+	// lists are shared with the runs of other clusters; nil for a command of its own.
+	lists *sharedLists
 
 	mu      sync.Mutex
 	closers []func() error

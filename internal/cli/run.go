@@ -636,7 +636,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	if err := s.readMigration(ctx, u); err != nil {
 		return nil, err
 	}
-	reader := client.Reader(p.live.Reader)
+	reader := s.lists.over(p.live.Reader)
 	if u.record != nil {
 		reader = adopt.AsBefore(reader, u.record, migrate.RemovedBy(u.object, u.record))
 	}

@@ -70,7 +70,7 @@ func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place,
 	if inside {
 		opts.WorkloadReader = s.workloadReader
 	}
-	source := legacy.NewLive(live.Reader, live.Server, opts)
+	source := legacy.NewLive(s.lists.over(live.Reader), live.Server, opts)
 	s.atEnd(source.Close)
 	return &place{Source: source, live: live, opts: opts}, nil
 }
