@@ -91,19 +91,11 @@ func (s *session) ready(o runOptions, u *undertaking) func(context.Context, migr
 		return now.found.report.Results, nil
 	}}
 	return func(ctx context.Context, start migrate.Start) *migrate.Refusal {
-		before := map[bool][]string{true: {gate.NoReturn}, false: {start.Phase}}[start.NoReturn]
-		if start.Node {
-			before = []string{gate.Node}
-		}
-		if start.First {
-			// The first worker begins the phase, too.
-			before = []string{start.Phase, gate.Node}
-		}
 		gates := o.gates
 		if start.Grows {
 			gates = gate.WithoutChecks(gates) // They ask under the names of the legacy control plane, which has gone by then.
 		}
-		refusal := asker.Ask(ctx, gates, before...)
+		refusal := asker.Ask(ctx, gates, gate.Places(start.Phase, start.NoReturn, start.Node, start.First)...)
 		if refusal == nil {
 			return nil
 		}

@@ -41,6 +41,19 @@ type Gate struct {
 	Again time.Duration
 }
 
+// Places are what gates stand before that are asked when something begins: the first worker begins its phase, too.
+func Places(phase string, noReturn, node, first bool) []string {
+	switch {
+	case noReturn:
+		return []string{NoReturn}
+	case first:
+		return []string{phase, Node}
+	case node:
+		return []string{Node}
+	}
+	return []string{phase}
+}
+
 // WithoutChecks are gates that ask only their addresses.
 func WithoutChecks(gates []Gate) []Gate {
 	out := slices.Clone(gates)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
@@ -248,4 +249,156 @@ func TestWorkersThatGoTogetherAreForeseenTogether(t *testing.T) {
 	}
 	assert.Equal(t, map[string]time.Duration{"workers/a": 0, "workers/b": 0, "workers/c": 0, "workers/d": 24*time.Hour + 30*time.Minute}, from)
 	assert.Equal(t, 24*time.Hour+30*time.Minute, slices.MaxFunc(foreseen, func(a, b Foreseen) int { return a.To.Compare(b.To) }).To.Sub(now))
+}
+
+// crowd plays workers that go together through many nights. What becomes of each try is drawn beforehand, because they go side by side.
+type crowd struct {
+	*world
+
+	mu sync.Mutex
+	// fates and refused are what becomes of the next tries of a worker, and of the looks before them; lasts is how long a try takes.
+	fates   map[string][]fate
+	refused map[string][]bool
+	lasts   map[string]time.Duration
+	// mid are the workers in the middle of their replacement, by their steps.
+	mid map[string]bool
+	// turnedAway are the processes that refused workers last, and died those that were killed: what they did not do they could not note either.
+	turnedAway map[string]int
+	died       map[int]bool
+}
+
+// next takes the first of what is to come.
+func next[T any](all map[string][]T, step string) (first T) {
+	if left := all[step]; len(left) > 0 {
+		first, all[step] = left[0], left[1:]
+	}
+	return first
+}
+
+// play has the workers of a world play.
+func (c *crowd) play(workers []string) {
+	for _, id := range workers {
+		c.change(replacement(id), func(s *Step) {
+			step := *s
+			s.Before = func(ctx context.Context, _ *Work) error { return c.look(ctx, step) }
+			s.Act = func(ctx context.Context, _ *Work) error { return c.replace(ctx, step) }
+		})
+	}
+	c.putOff = func(worker string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.mid, replacement(worker))
+		delete(c.begun, replacement(worker))
+	}
+}
+
+// look is what comes before a try. Of a process that is killed beside it nothing is noted but that it was about to begin.
+func (c *crowd) look(_ context.Context, s Step) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead.Load() || c.died[c.turnedAway[s.ID]] {
+		c.begun[s.ID] = true
+	}
+	if c.dead.Load() {
+		return errKilled
+	}
+	if next(c.refused, s.ID) {
+		c.turnedAway[s.ID] = c.runs
+		return errors.New("a legacy operator writes again")
+	}
+	return nil
+}
+
+// replace is a try. They are played one after the other, and have begun together.
+func (c *crowd) replace(ctx context.Context, s Step) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead.Load() {
+		c.begun[s.ID] = true
+		return errKilled
+	}
+	c.check(ctx, s)
+	c.begun[s.ID] = true
+	if c.done[s.ID] {
+		return nil
+	}
+	c.clk.Step(c.lasts[s.ID])
+	c.mid[s.ID] = true
+	switch fate := next(c.fates, s.ID); fate { //nolint:exhaustive // the others do their work
+	case killed, killedHalf:
+		c.die()
+		return errKilled
+	case fails:
+		return errors.New("its machine never came")
+	case blocked:
+		return fmt.Errorf("draining: %w", drain.ErrBlocked)
+	case ctrlC:
+		c.press()
+	case killedAfter:
+		defer c.die()
+	}
+	delete(c.mid, s.ID)
+	c.done[s.ID], c.order = true, append(c.order, s.ID)
+	return nil
+}
+
+func (c *crowd) die() {
+	c.dead.Store(true)
+	c.died[c.runs] = true
+}
+
+// check holds a try to what was asked for, by what the run has noted of it: it begins in a window, alone as long as no worker has gone, and never beside more than may go together.
+func (c *crowd) check(ctx context.Context, s Step) {
+	object, err := Read(ctx, c.raw, "org-acme", "al9qy")
+	assert.NoError(c.t, err) //nolint:testifylint // as in gapless
+	together, shown := 0, false
+	for i := range object.Status.Steps {
+		record := &object.Status.Steps[i]
+		if !plan.ReplacesWorker(record.ID) {
+			continue
+		}
+		if record.State == migrationv1alpha1.StepRunning {
+			together++
+		}
+		shown = shown || record.State == migrationv1alpha1.StepDone
+	}
+	most := c.book.Spec.Workers.Concurrency
+	if !shown {
+		most = 1
+	}
+	assert.LessOrEqual(c.t, together, most, "workers go together")
+	for other := range c.mid {
+		assert.Equal(c.t, migrationv1alpha1.StepRunning, (&Journal{Object: object}).stateOf(other), "%s is left half done, and %s begins", other, s.ID)
+	}
+	if c.begun[s.ID] {
+		return
+	}
+	began := (&Journal{Object: object}).startedAt(s.ID)
+	assert.True(c.t, c.open(began, time.Duration(c.book.Spec.Windows.Cutoff.Fixed)), "%s began at %s, outside of every window", s.ID, began)
+}
+
+// TestManyNightsOfWorkersThatGoTogether draws windows, how many go together, soak times, failures, refusals, drains that are given up, Ctrl-C and kills in the middle of a group.
+func TestManyNightsOfWorkersThatGoTogether(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		workers := []string{"a", "b", "c", "d", "e", "f"}[:rapid.IntRange(2, 6).Draw(t, "workers")]
+		spec := fmt.Sprintf("  windows: {timeZone: Europe/Berlin, open: [{name: n, cron: %q, duration: %dh}], cutoff: %dm, phases: [workers]}\n  workers: {concurrency: %d, perRun: %d}\n  soak: {beforeFinalize: 0s, perWorker: %dm}\n  drain: {onTimeout: %s}\n  failure: {retries: %d, pause: 0s}\n",
+			rapid.SampledFrom([]string{"0 22 * * *", "0 2 * * SAT,SUN"}).Draw(t, "cron"), rapid.IntRange(2, 8).Draw(t, "hours"), rapid.IntRange(0, 110).Draw(t, "cutoff"), rapid.IntRange(2, 3).Draw(t, "together"), rapid.IntRange(0, 4).Draw(t, "per run"),
+			rapid.IntRange(0, 60).Draw(t, "rest"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"))
+		c := &crowd{
+			world: newWorld(t, spec, workers...), fates: map[string][]fate{}, refused: map[string][]bool{}, lasts: map[string]time.Duration{}, mid: map[string]bool{}, turnedAway: map[string]int{}, died: map[int]bool{},
+		}
+		for _, id := range workers {
+			step := replacement(id)
+			c.fates[step] = rapid.SliceOfN(rapid.SampledFrom([]fate{succeeds, succeeds, fails, killed, killedHalf, killedAfter, ctrlC, blocked}), 0, 4).Draw(t, "fates of "+id)
+			c.refused[step] = rapid.SliceOfN(rapid.Bool(), 0, 3).Draw(t, "refusals of "+id)
+			c.lasts[step] = time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes of "+id)) * time.Minute
+		}
+		c.play(workers)
+		c.finish(300, func() time.Duration {
+			return time.Duration(rapid.IntRange(0, 30*60).Draw(t, "minutes until somebody looks")) * time.Minute
+		})
+		assert.Empty(t, c.mid)
+		assert.ElementsMatch(t, steps(workers...), c.order)
+	})
 }

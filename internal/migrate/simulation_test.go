@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,6 +32,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/estimate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/gate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
@@ -64,8 +66,10 @@ var errKilled = errors.New("killed")
 
 // world is the cluster that is migrated, and everything that is watched about it.
 type world struct {
-	t     assert.TestingT
-	clk   *clocktesting.FakeClock
+	t   assert.TestingT
+	clk *clocktesting.FakeClock
+	// raw is the API for who watches, api for the process of the run.
+	raw   client.WithWatch
 	api   client.Client
 	book  *playbook.Effective
 	graph []Phase
@@ -79,8 +83,9 @@ type world struct {
 	order []string
 	// at is when the try of a step began that did its work.
 	at map[string]time.Time
-	// replaced counts workers by the start of the window in which their last try began.
+	// replaced counts workers by the start of the window in which they were begun, which from keeps; a later try goes on with what was begun.
 	replaced map[time.Time]int
+	from     map[string]time.Time
 	// fate and takes say what becomes of the next try of a step, and how long it takes.
 	fate  func(step string) fate
 	takes func(step string) time.Duration
@@ -91,6 +96,9 @@ type world struct {
 	validFor func(gate string) time.Duration
 	// between is what people do between two processes; nil does nothing.
 	between func()
+	// shut tells that a gate of the playbook is shut at an instant, and putOff hears of workers whose drain is given up.
+	shut   func(gate string, at time.Time) bool
+	putOff func(worker string)
 	// rests has the engine wait between two tries for as long as the playbook says. Nobody moves the clock meanwhile, so without it the next try comes at once.
 	rests bool
 	runs  int
@@ -106,7 +114,7 @@ func simulated(spec string) playbook.Layer {
 
 func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 	w := &world{
-		t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}, at: map[string]time.Time{}, replaced: map[time.Time]int{},
+		t: t, clk: clocktesting.NewFakeClock(time.Date(2026, 10, 23, 9, 0, 0, 0, time.UTC)), done: map[string]bool{}, begun: map[string]bool{}, at: map[string]time.Time{}, replaced: map[time.Time]int{}, from: map[string]time.Time{},
 	}
 	var err error
 	if w.book, err = playbook.Read(nil, playbook.Defaults(), layer); err != nil {
@@ -139,6 +147,8 @@ func worldOf(t assert.TestingT, layer playbook.Layer, shape Shape) *world {
 	w.takes = func(string) time.Duration { return time.Minute }
 	w.fate = func(string) fate { return succeeds }
 	w.refuses = func(string) bool { return false }
+	w.shut = func(string, time.Time) bool { return false }
+	w.putOff = func(string) {}
 	return w
 }
 
@@ -159,28 +169,28 @@ func (w *world) serve(applies bool) {
 	if !applies {
 		builder = builder.WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder()))
 	}
-	w.api = builder.WithScheme(scheme).WithStatusSubresource(&migrationv1alpha1.ClusterMigration{}).
-		WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy" + recordSuffix}, Data: map[string][]byte{recordKey: packed}}).
-		WithInterceptorFuncs(interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-				if w.dead.Load() {
-					return errKilled
-				}
-				return c.Get(ctx, key, o, opts...)
-			},
-			Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-				if w.dead.Load() {
-					return errKilled
-				}
-				return c.Update(ctx, o, opts...)
-			},
-			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-				if w.dead.Load() {
-					return errKilled
-				}
-				return c.SubResource(sub).Update(ctx, o, opts...)
-			},
-		}).Build()
+	w.raw = builder.WithScheme(scheme).WithStatusSubresource(&migrationv1alpha1.ClusterMigration{}).
+		WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy" + recordSuffix}, Data: map[string][]byte{recordKey: packed}}).Build()
+	w.api = interceptor.NewClient(w.raw, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if w.dead.Load() {
+				return errKilled
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if w.dead.Load() {
+				return errKilled
+			}
+			return c.Update(ctx, o, opts...)
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			if w.dead.Load() {
+				return errKilled
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	})
 }
 
 func (w *world) record() *adopt.Record {
@@ -208,12 +218,15 @@ func (w *world) act(phase Phase, s Step) error {
 		reserve = time.Duration(spec.Cutoff.Fixed)
 	}
 	if !w.begun[thing] && !w.begun[s.ID] && spec != nil && slices.Contains(spec.Phases, phase.Name) && (phase.Name != plan.PhaseWorkers || s.Disruptive) {
-		assert.True(w.t, w.open(reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
+		assert.True(w.t, w.open(w.clk.Now(), reserve), "%s began at %s, outside of every window", s.ID, w.clk.Now())
 	}
 	if spec != nil && thing != "" && !w.begun[thing] && !slices.Contains(spec.Phases, phase.Name) {
 		assert.True(w.t, w.undisturbed(reserve), "%s began at %s, in a closed period or too shortly before one", s.ID, w.clk.Now())
 	}
 	assert.True(w.t, w.half == "" || w.half == s.ID, "%s began while %s was half done", s.ID, w.half)
+	for _, place := range w.asked(phase, s, thing) {
+		w.mustBeOpen(place)
+	}
 	switch {
 	case crossing:
 		w.mustBeApproved(s.Gate)
@@ -222,7 +235,10 @@ func (w *world) act(phase Phase, s Step) error {
 			w.mustBeApproved(gate)
 		}
 	}
-	fate, during, began := w.fate(s.ID), w.during(phase.Name), w.clk.Now()
+	if !w.begun[s.ID] {
+		w.from[s.ID] = w.during(phase.Name)
+	}
+	fate, during, began := w.fate(s.ID), w.from[s.ID], w.clk.Now()
 	// Also what did nothing has begun: nobody can tell. Only the point of no return can be looked at, and is asked for anew by every try that may cross it.
 	if thing != "" && s.Gate != GateNoReturn {
 		w.begun[thing] = true
@@ -277,6 +293,53 @@ func (w *world) undo(phase Phase, s Step) {
 	}
 }
 
+// asked is what gates stand before that begins with a try of a step: a thing, if it begins one.
+func (w *world) asked(phase Phase, s Step, thing string) []string {
+	switch {
+	case s.Gate == GateNoReturn && !w.done[s.ID]:
+		return []string{gate.NoReturn}
+	case replaces(phase, s) && !w.begun[s.ID]:
+		if slices.ContainsFunc(phase.Steps, func(s Step) bool { return w.begun[s.ID] }) {
+			return []string{gate.Node}
+		}
+		return []string{gate.Node, phase.Name}
+	case thing != "" && !w.begun[thing] && phase.Name != plan.PhaseWorkers:
+		return []string{phase.Name}
+	}
+	return nil
+}
+
+// mustBeOpen asks the gates themselves that stand before something.
+func (w *world) mustBeOpen(place string) {
+	for _, g := range w.book.Spec.Gates {
+		if slices.Contains(g.Before, place) {
+			assert.False(w.t, w.shut(g.Name, w.clk.Now()), "%s began at %s, and gate %s was shut", place, w.clk.Now(), g.Name)
+		}
+	}
+}
+
+// RoundTrip is the addresses of all gates.
+func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
+	status := http.StatusOK
+	if w.shut(strings.TrimPrefix(request.URL.Path, "/"), w.clk.Now()) {
+		status = http.StatusServiceUnavailable
+	}
+	return &http.Response{StatusCode: status, Body: http.NoBody, Request: request}, nil
+}
+
+// ready asks the gates of the playbook.
+func (w *world) ready(ctx context.Context, start Start) *Refusal {
+	gates := make([]gate.Gate, 0, len(w.book.Spec.Gates))
+	for _, g := range w.book.Spec.Gates {
+		gates = append(gates, gate.Gate{Name: g.Name, Before: g.Before, URL: g.HTTP.URL, Status: g.HTTP.Status, Timeout: time.Duration(g.HTTP.Timeout), Again: time.Duration(g.Again)})
+	}
+	refusal := (&gate.Asker{Client: gate.Client(w)}).Ask(ctx, gates, gate.Places(start.Phase, start.NoReturn, start.Node, start.First)...)
+	if refusal == nil {
+		return nil
+	}
+	return &Refusal{Gate: refusal.Gate.Name, Why: refusal.Why, Again: refusal.Gate.Again}
+}
+
 // mustBeApproved asks the record whether somebody has agreed to a gate; empty is none.
 func (w *world) mustBeApproved(gate string) {
 	if w.validFor == nil || gate == "" {
@@ -325,16 +388,14 @@ func (w *world) during(phase string) time.Time {
 	return open.Start
 }
 
-// open asks the schedule whether so much is left of a window.
-func (w *world) open(reserve time.Duration) bool {
+// open asks the schedule whether so much is left of a window at an instant.
+func (w *world) open(at time.Time, reserve time.Duration) bool {
 	schedule, err := w.book.Spec.Schedule()
 	if err != nil || schedule == nil {
 		return err == nil
 	}
-	found, err := schedule.Between(w.clk.Now().Add(-48*time.Hour), w.clk.Now().Add(48*time.Hour))
-	return err == nil && slices.ContainsFunc(found, func(open window.Window) bool {
-		return open.Contains(w.clk.Now()) && open.End.Sub(w.clk.Now()) >= reserve
-	})
+	found, err := schedule.Between(at.Add(-48*time.Hour), at.Add(48*time.Hour))
+	return err == nil && slices.ContainsFunc(found, func(open window.Window) bool { return open.Contains(at) && open.End.Sub(at) >= reserve })
 }
 
 // undisturbed asks the schedule whether so much time is left before it would be closed if it were open all the time.
@@ -381,6 +442,7 @@ func (w *world) drive(way func(*Engine) (Result, error)) (result Result, alive b
 			if w.half == replacement(id) {
 				w.half, w.begun[replacement(id)] = "", false
 			}
+			w.putOff(id)
 			return nil
 		},
 	}
@@ -398,6 +460,9 @@ func (w *world) drive(way func(*Engine) (Result, error)) (result Result, alive b
 	}()
 	result, err := way(e)
 	assert.NoError(w.t, err)
+	if w.dead.Load() { // Workers that go together have nobody who could catch a panic of theirs.
+		return result, false
+	}
 	if result.Outcome == Paused || result.Outcome == Stopped {
 		assert.Equal(w.t, w.done[stepLeave], w.done[stepRetire], "a run rests where the legacy API server has no etcd: %s", result.Message)
 	}
@@ -418,6 +483,9 @@ func (w *world) options() Options {
 	}
 	if w.validFor != nil {
 		opts.Approved = nil
+	}
+	if len(w.book.Spec.Gates) > 0 {
+		opts.Ready = w.ready
 	}
 	if w.rests {
 		opts.RetryPause = time.Duration(w.book.Spec.Failure.Pause)
@@ -458,6 +526,10 @@ func (w *world) finish(most int, gap func() time.Duration) {
 			assert.Empty(w.t, w.half, "an approval was missing in the middle of a node")
 			w.clk.Step(gap())
 			w.agree(result.Gate)
+		case alive && result.Outcome == Paused && result.Shut != "":
+			assert.Empty(w.t, w.half, "a gate was asked in the middle of a node")
+			assert.True(w.t, w.shut(result.Shut, w.clk.Now()), "gate %s is open", result.Shut)
+			w.clk.SetTime(result.NotBefore)
 		case alive && result.Outcome == Paused && !result.NotBefore.IsZero():
 			assert.Empty(w.t, w.half, "a window ended in the middle of a node")
 			assert.False(w.t, result.NotBefore.Before(w.clk.Now()))
@@ -559,7 +631,7 @@ func TestAWindowClosesInEveryStep(t *testing.T) {
 	}
 }
 
-// TestManyNights draws windows, closed days, reserves, soak times, approvals that end, control planes, times of steps, failures, kills, rollbacks and waits.
+// TestManyNights draws windows, closed days, reserves, soak times, approvals that end, gates that are shut for hours, control planes, times of steps, refusals, failures, kills, rollbacks and waits.
 func TestManyNights(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -572,9 +644,23 @@ func TestManyNights(t *testing.T) {
 			rapid.SampledFrom([]string{"", "    closed: [{name: month, cron: 0 0 1-5 * *, duration: 24h}]\n"}).Draw(t, "closed"),
 			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), rapid.SampledFrom([]string{"finish-node", "finish-step"}).Draw(t, "overrun"), phases,
 			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"), rapid.SampledFrom([]string{"stop", "hold-and-notify"}).Draw(t, "then"))
+		type cycle struct{ offset, shut int }
+		gates, known := "", map[string]cycle{}
+		for i := range rapid.IntRange(0, 2).Draw(t, "gates") {
+			name := fmt.Sprintf("g%d", i)
+			gates += fmt.Sprintf("{name: %s, before: [%s], http: {url: 'https://gate.test/%s'}, again: %s}, ", name,
+				rapid.SampledFrom([]string{"control-plane", "point-of-no-return", "node", "workers, finalize", "fence, control-plane, node"}).Draw(t, "where "+name+" stands"), name,
+				rapid.SampledFrom([]string{"30m", "2h"}).Draw(t, "again of "+name))
+			known[name] = cycle{rapid.IntRange(0, 12).Draw(t, "offset of "+name), rapid.IntRange(0, 4).Draw(t, "shut hours of "+name)}
+		}
+		spec += "  gates: [" + gates + "]\n"
 		shape := Shape{Workers: workers, ControlPlanes: rapid.SampledFrom([]int{1, 3}).Draw(t, "control planes")}
 		shape.Asked = rapid.SampledFrom([]map[string][]string{nil, {plan.PhaseWorkers: {"looked-at"}}, {plan.PhaseAdopt: {"board"}, plan.PhaseControlPlane: {"night"}, plan.PhaseWorkers: {"looked-at", "board"}, plan.PhaseFinalize: {"board"}}}).Draw(t, "approvals of the playbook's own")
 		w := worldOf(t, simulated(spec), shape)
+		// Thirteen hours fit neither into days nor into weeks: whatever the hour of the window, the gate is open in one of them.
+		w.shut = func(gate string, at time.Time) bool {
+			return (int(at.Unix()/3600)+known[gate].offset)%13 < known[gate].shut
+		}
 		if rapid.Bool().Draw(t, "approved on record") {
 			w.validFor = func(gate string) time.Duration {
 				return time.Duration(rapid.IntRange(1, 100).Draw(t, "hours of "+gate)) * time.Hour
@@ -619,7 +705,7 @@ func TestManyNights(t *testing.T) {
 			trouble--
 			return true
 		}
-		w.finish(300, func() time.Duration {
+		w.finish(600, func() time.Duration {
 			return time.Duration(rapid.IntRange(0, 30*60).Draw(t, "minutes until somebody looks")) * time.Minute
 		})
 		// Workers that were put off come later, so their order is the only thing that may differ.
