@@ -1187,8 +1187,11 @@ type grace struct {
 	timer   clock.Timer
 }
 
-// over is asked after every failure.
+// over is asked after every failure. Without any time nothing is done again: no timer rings at once.
 func (g *grace) over() bool {
+	if g.allowed <= 0 {
+		return true
+	}
 	if g.timer == nil {
 		g.timer = g.clock.NewTimer(g.allowed)
 	}
