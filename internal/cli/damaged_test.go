@@ -51,3 +51,21 @@ func TestADamagedSnapshotIsNoSnapshotWithoutClusters(t *testing.T) {
 	assert.Equal(t, CodeError, empty.code)
 	assert.Contains(t, empty.stderr, "no such legacy cluster, nor any other\n  → a cluster is a KVMConfig")
 }
+
+func TestACheckSaysWhatIsMissingBesideItsCluster(t *testing.T) {
+	t.Parallel()
+	from := copyInputs(t, "al9qy", "b4n9x")
+	require.NoError(t, os.WriteFile(filepath.Join(from, "al9qy", "more-secrets.yaml"), []byte("apiVersion: v1\nkind: [\n"), 0o600))
+	const lost = "LEG-READ-002 al9qy/more-secrets.yaml does not parse"
+
+	told := run(t, "check", "al9qy", "--from", from, "--only", "CHK-READ-001", "-o", "json")
+	assert.Equal(t, CodeBlocked, told.code, told.stderr)
+	assert.Contains(t, told.stdout, lost)
+	planned := run(t, "plan", "al9qy", "--from", from, "-o", "json")
+	assert.Equal(t, CodeOK, planned.code, planned.stderr)
+	assert.Contains(t, planned.stdout, lost)
+	assert.Contains(t, planned.stdout, `"complete": false`)
+
+	other := run(t, "check", "b4n9x", "--from", from, "--only", "CHK-READ-001", "-o", "json")
+	assert.NotContains(t, other.stdout, "LEG-READ", "another cluster's folder")
+}

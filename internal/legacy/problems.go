@@ -21,6 +21,7 @@ const (
 	ProblemLinkSkipped      = "LEG-READ-007"
 	ProblemObjectIncomplete = "LEG-READ-008"
 	ProblemDuplicateKey     = "LEG-READ-009"
+	ProblemPerhapsUnread    = "LEG-READ-010"
 
 	ProblemDuplicateContradicts = "LEG-DUP-001"
 	ProblemDuplicateOlder       = "LEG-DUP-002"
@@ -76,6 +77,9 @@ const (
 	ProblemRedacted           = "LEG-SNAP-001"
 )
 
+// problemsOfReading begins the ids of problems with files, before anybody knows what is in them.
+const problemsOfReading = "LEG-READ-"
+
 // ProblemDoc explains one kind of problem to the reader of a report.
 type ProblemDoc struct {
 	ID       string
@@ -98,6 +102,7 @@ func Problems() []ProblemDoc {
 		{ProblemLinkSkipped, finding.Warn, "A symbolic link was not followed", "Put the files themselves into the snapshot; links to directories and links that leave the snapshot are never followed."},
 		{ProblemObjectIncomplete, finding.Error, "An object has no usable name, kind or version", "Export the object again; apiVersion, kind and metadata.name must be text."},
 		{ProblemDuplicateKey, finding.Block, "A YAML mapping holds the same key twice", "Remove the line that does not belong there; the last one was used, as kubectl does."},
+		{ProblemPerhapsUnread, finding.Error, "Something that could not be read may belong to the cluster", "Correct what is named, export it again, or take it out of the snapshot if it is none of it; migrate inventory lists all that could not be read."},
 
 		{ProblemDuplicateContradicts, finding.Block, "Two files hold the same object with different contents", "Keep the file that tells the truth and remove the other; the first by path was used."},
 		{ProblemDuplicateOlder, finding.Warn, "Two files hold different states of one object", "Export the object once more so that the snapshot shows one point in time; the first by path was used."},

@@ -121,6 +121,10 @@ func (s *snapshot) index(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	ofArchive := 0
+	if s.store.root == nil {
+		ofArchive = len(s.problems)
+	}
 	intern := interner{}
 	for i := range results {
 		for _, e := range results[i].entries {
@@ -138,8 +142,77 @@ func (s *snapshot) index(ctx context.Context) error {
 	insideHomes := s.insideHomes()
 	s.assign(insideHomes)
 	s.dropDuplicates()
+	s.shareUnread(ofArchive)
 	finding.Sort(s.problems)
 	return nil
+}
+
+// shareUnread tells every cluster of what could not be read and may be its own: what the archive as a whole lacks, which are the first problems, and files that lie in its folder, or in nobody's. One
+// without records, of which only virtual machines are known, has no folder.
+// Without that, a cluster that has lost a Secret to a broken file would look like one that never had it.
+func (s *snapshot) shareUnread(ofArchive int) {
+	lost := map[string][]finding.Finding{}
+	var owners namesByDir
+	for i, p := range s.problems {
+		if !isUnread(p) {
+			continue
+		}
+		if owners == nil {
+			owners = s.owners()
+		}
+		for _, id := range s.ids {
+			if i < ofArchive || owners.near(p.Object, id) || !owners["."][id] {
+				lost[id] = append(lost[id], p)
+			}
+		}
+	}
+	for id, problems := range lost {
+		s.clusterProblems[id] = append(s.clusterProblems[id], unread(problems))
+	}
+}
+
+// isUnread tells the problems behind which objects may be hidden that nobody knows of.
+func isUnread(p finding.Finding) bool {
+	return p.Severity == finding.Error && strings.HasPrefix(p.ID, problemsOfReading)
+}
+
+// unread sums up what could not be read: a folder may be full of files that are none of Kubernetes, and the fleet's problems name each.
+func unread(problems []finding.Finding) finding.Finding {
+	const most = 3
+	finding.Sort(problems)
+	var said []string
+	for _, p := range problems[:min(most, len(problems))] {
+		said = append(said, p.ID+" "+p.Message)
+	}
+	if n := len(problems) - most; n > 0 {
+		said = append(said, fmt.Sprintf("and %d more", n))
+	}
+	return problem(ProblemPerhapsUnread, problems[0].Object, "", "what could not be read may be of this cluster: %s", strings.Join(said, "; "))
+}
+
+// owners are the clusters of which each folder has the records or, below it, what was read inside: these tell whose folder it is. One with other objects of a single cluster may have lost those of
+// the next one, as the folder of Secrets where each kind has its own.
+func (s *snapshot) owners() namesByDir {
+	owners := namesByDir{}
+	own := func(id string, e *entry) {
+		for dir := s.store.files[e.file].path; dir != "."; {
+			dir = path.Dir(dir)
+			owners.add(dir, id)
+		}
+	}
+	for id, indexes := range s.mine {
+		for _, i := range indexes {
+			if e := &s.entries[i]; isClusterRecord(e.ref) && e.home == id {
+				own(id, e)
+			}
+		}
+	}
+	for id, indexes := range s.inside {
+		for _, i := range indexes {
+			own(id, &s.entries[i])
+		}
+	}
+	return owners
 }
 
 // findIDs collects the clusters: every KVMConfig, KVMClusterConfig, and namespace with VM pods.
@@ -227,6 +300,15 @@ func (n namesByDir) single(dir string) (string, bool) {
 		return name, len(n[dir]) == 1
 	}
 	return "", false
+}
+
+// near tells that the folder nearest to a file that is anybody's is that of the one with this name: a cluster's folder holds nothing of others.
+func (n namesByDir) near(file, name string) bool {
+	for dir := path.Dir(file); ; dir = path.Dir(dir) {
+		if len(n[dir]) > 0 || dir == path.Dir(dir) {
+			return n[dir][name]
+		}
+	}
 }
 
 // nodesInside returns the folders that hold a folder workload-cluster, with the names of the Nodes inside.

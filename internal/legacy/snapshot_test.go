@@ -232,6 +232,54 @@ func TestBrokenFilesAreNamedOrHarmless(t *testing.T) {
 	}
 }
 
+func TestAClusterIsToldWhatCouldNotBeReadWhereItsObjectsLie(t *testing.T) {
+	t.Parallel()
+	other := strings.ReplaceAll(minimalConfig, "ab1cd", "zz9zz")
+	both := []string{"ab1cd", "zz9zz"}
+	for name, test := range map[string]struct {
+		files map[string]string
+		told  []string
+		says  string
+	}{
+		"beside it":        {map[string]string{"a/config.yaml": minimalConfig, "z/config.yaml": other, "a/secrets.yaml": "{"}, []string{"ab1cd"}, "may be of this cluster: LEG-READ-002 a/secrets.yaml does not parse"},
+		"below it":         {map[string]string{"a/config.yaml": minimalConfig, "z/config.yaml": other, "a/b/c/secrets.yaml": "{"}, []string{"ab1cd"}, "a/b/c/secrets.yaml"},
+		"with all others":  {map[string]string{"a.yaml": minimalConfig, "z.yaml": other, "secrets.yaml": "{"}, both, "secrets.yaml"},
+		"where nobody has": {map[string]string{"a/config.yaml": minimalConfig, "z/config.yaml": other, "shared/volumes.yaml": "{"}, both, "shared/volumes.yaml"},
+		"by their kinds": {map[string]string{
+			"configs/a.yaml": minimalConfig, "configs/z.yaml": other, "secrets/z.yaml": "{",
+			"secrets/a.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: ab1cd-api, namespace: default, labels: {giantswarm.io/cluster: ab1cd}}\n",
+		}, both, "secrets/z.yaml"},
+		"too much to say": {map[string]string{"a.yaml": minimalConfig, "1.yaml": "{", "2.yaml": "{", "3.yaml": "{", "4.yaml": "{", "5.yaml": "{"}, []string{"ab1cd"}, "; and 2 more"},
+		"nothing lost":    {map[string]string{"a.yaml": minimalConfig, "notes.txt": "{"}, nil, ""},
+	} {
+		source := open(t, write(t, test.files))
+		ids, err := source.IDs(t.Context())
+		require.NoError(t, err)
+		var told []string
+		for _, id := range ids {
+			for _, p := range withID(load(t, source, id).Problems, ProblemPerhapsUnread) {
+				told = append(told, id)
+				assert.Contains(t, p.Message, test.says, name)
+				assert.Equal(t, finding.Error, p.Severity, name)
+			}
+		}
+		assert.Equal(t, test.told, told, name)
+	}
+}
+
+func TestWhatAnArchiveLacksMayBeOfEveryCluster(t *testing.T) {
+	t.Parallel()
+	name := archive(t,
+		&tar.Header{Typeflag: tar.TypeReg, Name: "a/config.yaml", PAXRecords: map[string]string{"TEST.content": minimalConfig}},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "z/config.yaml", PAXRecords: map[string]string{"TEST.content": strings.ReplaceAll(minimalConfig, "ab1cd", "zz9zz")}},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "z/pods.json", PAXRecords: map[string]string{"TEST.content": strings.Repeat(" ", 4*mebibyte)}},
+	)
+	source := openWith(t, name, Options{MaxArchiveBytes: mebibyte})
+	for _, id := range []string{"ab1cd", "zz9zz"} {
+		assert.Len(t, withID(load(t, source, id).Problems, ProblemPerhapsUnread), 1, id)
+	}
+}
+
 func laughs() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol,lol]\n")
