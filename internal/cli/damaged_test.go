@@ -24,7 +24,7 @@ func TestADamagedSnapshotIsNoSnapshotWithoutClusters(t *testing.T) {
 	for name, test := range map[string]struct{ from, finding, hint string }{
 		"cut archive":      {cut, "LEG-READ-004 ", "→ Copy the archive again"},
 		"broken archive":   {broken("truncated.tar.gz"), "LEG-READ-004 the archive cannot be read to its end", "→ Copy the archive again"},
-		"half a document":  {broken("truncated.yaml"), "LEG-READ-002 truncated.yaml does not parse: document 1, line 9", "→ Correct the file at the named line"},
+		"half a document":  {broken("truncated.yaml"), "LEG-READ-002 truncated.yaml does not parse: document 1, line 8", "→ Correct the file at the named line"},
 		"a binary":         {broken("binary.json"), "LEG-READ-002 binary.json is binary, not text", "→ Correct the file"},
 		"a document of it": {broken("deep-nesting.json"), "LEG-READ-006 ", "→ Export the object again"},
 	} {

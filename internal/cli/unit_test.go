@@ -224,7 +224,9 @@ func TestTheConfigurationFileIsStrict(t *testing.T) {
 		head + "defaults: &a\n  context: x\n":                             "c.yaml:3: anchors and aliases are not allowed",
 		head + "---\n" + head:                                             "c.yaml:3: only one document is allowed",
 		"":                                                                "c.yaml:1: the file is empty",
-		"a: [":                                                            "c.yaml: line 1: did not find expected node content",
+		"a: [":                                                            "c.yaml:1: did not find expected node content",
+		head + "defaults:\n  context: [a\n":                               "c.yaml:4: did not find expected ',' or ']'",
+		"{a: b}\n}\n":                                                     "c.yaml:2: did not find expected <document start>",
 	} {
 		_, err := ParseClientConfig("c.yaml", []byte(text), known)
 		require.Error(t, err, text)

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/yamlerror"
 )
 
 // maxDocument is far more than anybody writes by hand.
@@ -67,12 +68,16 @@ func (d *yamlDocument) parse(data []byte, kind string, known ...string) map[stri
 		if errors.Is(err, io.EOF) {
 			d.wrong(1, "the file is empty")
 		} else {
-			d.problems = append(d.problems, mistake{0, strings.TrimPrefix(err.Error(), "yaml: ")})
+			d.garbled(err, data)
 		}
 		return nil
 	}
-	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+	switch err := decoder.Decode(&more); {
+	case err == nil:
 		d.wrong(max(1, more.Line), "only one document is allowed")
+		return nil
+	case !errors.Is(err, io.EOF):
+		d.garbled(err, data)
 		return nil
 	}
 	if d.aliases(&root) || len(root.Content) != 1 {
@@ -91,6 +96,12 @@ func (d *yamlDocument) parse(data []byte, kind string, known ...string) map[stri
 		}
 	}
 	return fields
+}
+
+// garbled records what the library says of a file that is no YAML.
+func (d *yamlDocument) garbled(err error, data []byte) {
+	line, text := yamlerror.Place(err, data)
+	d.wrong(line, "%s", text)
 }
 
 // aliases refuses anchors: nobody needs them here, and they can make a small file huge.

@@ -16,6 +16,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/yamlerror"
 )
 
 // Worker is the kind of the steps that replace a worker: each of them is the same work, whatever the worker's id.
@@ -102,7 +103,7 @@ func read(data []byte) (*Document, error) {
 	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return nil, fmt.Errorf("reading estimates: %w", plain(err))
+		return nil, fmt.Errorf("reading estimates: %w", yamlerror.Plain(err, data))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -118,15 +119,11 @@ func read(data []byte) (*Document, error) {
 	return d, d.check()
 }
 
-// plain says what the decoders say without their names and without the types of this program.
+// plain says what the decoder of JSON says without its name and without the types of this program.
 func plain(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
-		text := err.Error()
-		for _, library := range []string{"error converting YAML to JSON: ", "yaml: ", "json: "} {
-			text = strings.TrimPrefix(text, library)
-		}
-		return errors.New(text)
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	wanted, known := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.String: "text", reflect.Slice: "a list"}[wrong.Type.Kind()]
 	if !known {

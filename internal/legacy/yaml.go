@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v2"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/yamlerror"
 )
 
 // yamlDocument is one document of a YAML stream and the line it begins on.
@@ -91,17 +93,8 @@ func decodeYAML(doc yamlDocument, limit int64, twice func(line int, what string)
 
 // yamlError turns the decoder's line, which counts from the document, into the file's.
 func yamlError(doc yamlDocument, err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if rest, found := strings.CutPrefix(text, "line "); found {
-		number, what, found := strings.Cut(rest, ": ")
-		if line, err := strconv.Atoi(number); err == nil && found {
-			if strings.HasPrefix(what, "did not find") {
-				line++ // the decoder's parser counts from 0, its scanner from 1
-			}
-			return &lineError{line: doc.line + line - 1, what: what}
-		}
-	}
-	return &lineError{line: doc.line, what: text}
+	line, what := yamlerror.Place(err, doc.text)
+	return &lineError{line: doc.line + max(line, 1) - 1, what: what}
 }
 
 // plainValue turns the decoder's values into JSON's. The budget makes sure that aliases cannot fill the memory: the decoder

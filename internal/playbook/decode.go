@@ -19,6 +19,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/yamlerror"
 )
 
 // MaxSize is far more than anybody writes by hand.
@@ -101,19 +102,10 @@ func (r *reader) wrong(node *yaml.Node, format string, args ...any) {
 	r.mistakes = append(r.mistakes, m)
 }
 
-// garbled is what the library says of a file that is no YAML, or of a value that does not fit: "yaml: line 3: …". Where its parser gives up it counts lines from zero
-// (go.yaml.in/yaml/v3, decode.go, parser.fail), and an end that is missing is looked for behind the last one.
+// garbled is what the library says of a file that is no YAML, or of a value that does not fit.
 func (r *reader) garbled(err error, data []byte) {
-	m := Mistake{File: r.file, Text: strings.TrimPrefix(err.Error(), "yaml: ")}
-	if place, text, found := strings.Cut(m.Text, ": "); found {
-		if line, err := strconv.Atoi(strings.TrimPrefix(place, "line ")); err == nil && strings.HasPrefix(place, "line ") {
-			m.Line, m.Text = line, text
-			if strings.HasPrefix(text, "did not find expected") {
-				m.Line = min(line+1, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
-			}
-		}
-	}
-	r.mistakes = append(r.mistakes, m)
+	line, text := yamlerror.Place(err, data)
+	r.mistakes = append(r.mistakes, Mistake{File: r.file, Line: line, Text: text})
 }
 
 // Read puts layers together, later ones over earlier ones: mappings are merged by key, everything else is replaced as a whole. Every mistake of every layer is reported at
@@ -298,8 +290,12 @@ func (r *reader) parse(data []byte) *yaml.Node {
 		}
 		return nil
 	}
-	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+	switch err := decoder.Decode(&more); {
+	case err == nil:
 		r.wrong(nil, "only one document is allowed")
+		return nil
+	case !errors.Is(err, io.EOF):
+		r.garbled(err, data)
 		return nil
 	}
 	if len(root.Content) != 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/yamlerror"
 )
 
 // documentVersion is the version of every document's apiVersion, behind the group.
@@ -34,7 +35,7 @@ func Decode(data []byte) (any, error) {
 		}
 		converted, err := yaml.YAMLToJSONStrict(data)
 		if err != nil {
-			return nil, fmt.Errorf("reading document: %w", err)
+			return nil, fmt.Errorf("reading document: %w", yamlerror.Plain(err, data))
 		}
 		data = converted
 	}
