@@ -11,6 +11,7 @@ require (
 	github.com/flatcar/ignition v0.36.2
 	github.com/giantswarm/apiextensions/v3 v3.39.0
 	github.com/google/cel-go v0.29.0
+	github.com/huandu/xstrings v1.5.0
 	github.com/insomniacslk/dhcp v0.0.0-20250417080101-5f8cf70e8c5f
 	github.com/invopop/jsonschema v0.14.0
 	github.com/openbao/openbao/api/v2 v2.4.0
@@ -98,7 +99,6 @@ require (
 	github.com/hashicorp/go-secure-stdlib/strutil v0.1.2 // indirect
 	github.com/hashicorp/go-sockaddr v1.0.7 // indirect
 	github.com/hashicorp/hcl v1.0.1-vault-5 // indirect
-	github.com/huandu/xstrings v1.5.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/josharian/native v1.1.0 // indirect

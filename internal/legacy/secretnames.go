@@ -3,6 +3,10 @@ package legacy
 import (
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/huandu/xstrings"
 )
 
 // IsSecret tells from the name of a field, variable, flag or annotation whether its value is secret as a whole. What snapshots, plans
@@ -80,27 +84,14 @@ func refersOnly(value string) bool {
 // dashed spells a name in small letters with dashes between its words, whether it was registryPassword, REGISTRY_PASSWORD or
 // registry.password.
 func dashed(name string) string {
-	out := make([]byte, 0, len(name)+4)
-	for i := range len(name) {
-		c := name[i]
-		switch {
-		case isUpper(c):
-			humped := i > 0 && (isLower(name[i-1]) || isUpper(name[i-1]) && i+1 < len(name) && isLower(name[i+1]))
-			if humped {
-				out = append(out, '-')
-			}
-			out = append(out, c|0x20)
-		case isLower(c), c >= '0' && c <= '9':
-			out = append(out, c)
-		default:
-			out = append(out, '-')
+	words := strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return r
 		}
-	}
-	return strings.Trim(string(out), "-")
+		return '-'
+	}, name)
+	return strings.Trim(xstrings.ToKebabCase(words), "-")
 }
-
-func isUpper(c byte) bool { return c >= 'A' && c <= 'Z' }
-func isLower(c byte) bool { return c >= 'a' && c <= 'z' }
 
 // lastWords are the last two words of a dashed name.
 func lastWords(name string) string {

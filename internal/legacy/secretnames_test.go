@@ -12,7 +12,7 @@ func TestNamesTellWhatIsSecret(t *testing.T) {
 	for _, name := range []string{
 		"password", "registryPassword", "REGISTRY_PASSWORD", "DB_PASS", "dbPwd", "vault-token", "acme/db-password", "/organization/acme/tokens",
 		"identitytoken", "client-secret", "apiKey", "API_KEY", "AWS_ACCESS_KEY_ID", "sshPrivateKey", "certificateKey", "passwordHash", "etcd-password",
-		"Authorization", "auth", "credential_id", "passphrase", "oidc-client-secret",
+		"Authorization", "auth", "credential_id", "passphrase", "oidc-client-secret", "S3Key", "db.pass", "_token_",
 	} {
 		assert.True(t, IsSecret(name, "opensesame"), name)
 		assert.False(t, IsSecret(name, ""), "%s is empty", name)
