@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/giantswarm/apiextensions/v3 => github.com/giantswarm/apiextensions/v3 v3.39.0
 
 require (
+	al.essio.dev/pkg/shellescape v1.6.0
 	github.com/agnivade/levenshtein v1.2.1
 	github.com/blang/semver/v4 v4.0.0
 	github.com/diskfs/go-diskfs v1.9.4

@@ -243,7 +243,7 @@ func (s *session) etcdOf(ctx context.Context, source sourceFlags, id string) (cl
 		return nil, "", err
 	}
 	if client, err = s.etcd(cluster); err != nil {
-		return nil, "", withHint(fmt.Errorf("looking for the etcd of cluster %s: %w", id, err), "migrate check %s", id)
+		return nil, "", withHint(fmt.Errorf("looking for the etcd of cluster %s: %w", id, err), "%s", s.repeat("migrate check "+id))
 	}
 	s.atEnd(client.Close)
 	return client, etcdPrefix(cluster), nil

@@ -131,8 +131,8 @@ func TestFleetCommands(t *testing.T) {
 // TestTheShippedFleetIsPlanned from recordings, with its nights.
 func TestTheShippedFleetIsPlanned(t *testing.T) {
 	t.Parallel()
-	saved := filepath.Join(t.TempDir(), "fleet.json")
-	got := run(t, "fleet", "plan", "-f", shippedFleet, "--from", copyInputs(t, "al9qy", "b4n9x"), "-o", "text", "-o", "json="+saved, "--detailed-exitcode")
+	saved, from := filepath.Join(t.TempDir(), "fleet.json"), copyInputs(t, "al9qy", "b4n9x")
+	got := run(t, "fleet", "plan", "-f", shippedFleet, "--from", from, "-o", "text", "-o", "json="+saved, "--detailed-exitcode")
 	assert.Equal(t, CodeBlocked, got.code, got.stderr)
 	assert.Contains(t, got.stdout, "CHK-CP-001")
 	assert.Contains(t, got.stdout, "Europe/Berlin", "times are those of the windows where nobody asks for others")
@@ -157,7 +157,11 @@ func TestTheShippedFleetIsPlanned(t *testing.T) {
 	assert.NotNil(t, p.Finish)
 	again := run(t, "show", saved)
 	require.Equal(t, CodeOK, again.code, again.stderr)
-	assert.Equal(t, got.stdout, again.stdout)
+	made, next, _ := strings.Cut(got.stdout, "\nNext  ")
+	shown, nextOfFile, _ := strings.Cut(again.stdout, "\nNext  ")
+	assert.Equal(t, made, shown)
+	assert.Contains(t, next, "migrate check al9qy --from "+from, "who planned typed where the snapshot is")
+	assert.Contains(t, nextOfFile, "migrate check al9qy --from "+filepath.Base(from), "a file does not tell where a person keeps files")
 }
 
 // TestAFleetIsPlannedByWhatRunsTook has estimates for the steps of adopting and of workers, and none for the control plane.
@@ -352,7 +356,8 @@ func TestARunThatWasKilledIsNotShownAsRunning(t *testing.T) {
 	migrate.MarkKilled(&m, now.Add(-time.Hour))
 	one := func() string {
 		var text strings.Builder
-		require.NoError(t, writeOneStatus(&text, &m, now))
+		s, _ := newSession(App{Out: &text, Clock: clocktesting.NewFakeClock(now)})
+		require.NoError(t, s.writeOneStatus(&m))
 		return text.String()
 	}
 	assert.Contains(t, one(), "Cluster al9qy  killed · phase adopt")
@@ -477,7 +482,7 @@ func TestAFleetMustNotRestWithAClusterThatMustNot(t *testing.T) {
 	report := &fleet.Report{Waves: []fleet.ReportedWave{
 		{Clusters: []fleet.ReportedCluster{{ID: "b4n9x", Exposed: true}, {ID: "al9qy"}}}, {Clusters: []fleet.ReportedCluster{{ID: "al9qy", Exposed: true}, {ID: "b4n9x", Exposed: true}}},
 	}}
-	w := &fleetWork{o: fleetRunOptions{file: "fleet.yaml"}}
+	w := &fleetWork{session: &session{}, o: fleetRunOptions{file: "fleet.yaml"}}
 	assert.Equal(t, []string{"al9qy", "b4n9x"}, report.Exposed())
 	exposed := restless{exposed: report.Exposed()}
 	code, message := w.endedFleet(exposed.of(fleet.Waits), exposed)

@@ -257,8 +257,8 @@ func (w *fleetWork) notLocked(err error) error {
 	var held *migrate.HeldError
 	switch {
 	case errors.As(err, &held):
-		_, _ = fmt.Fprintf(w.app.Err, "fleet %s: %s works through it; if that run was killed, its lock ends at %s.\nSee what it does: migrate fleet status -f %s --watch\n",
-			w.file.Metadata.Name, printableText(held.Holder), held.Until.UTC().Format(time.RFC3339), w.o.file)
+		_, _ = fmt.Fprintf(w.app.Err, "fleet %s: %s works through it; if that run was killed, its lock ends at %s.\nSee what it does: %s\n",
+			w.file.Metadata.Name, printableText(held.Holder), held.Until.UTC().Format(time.RFC3339), w.repeat(aboutFleet("status", w.o.file)+" --watch"))
 		return ended(CodeBlocked)
 	case apierrors.IsNotFound(err):
 		return withHint(err, "metadata.namespace of the fleet names a namespace of the management cluster; make it, or name another")
@@ -275,8 +275,8 @@ func (s *session) confirmFleet(o fleetRunOptions, w *fleetWork) error {
 	if !isInteractive(s.env, terminal) {
 		return usage("--yes", "this changes the clusters of %s, and nobody can be asked here", w.file)
 	}
-	_, _ = fmt.Fprintf(s.app.Err, "%s on %s: %s in %s; migrate fleet plan -f %s says what happens to them.\nType the fleet's name to start: ", w.file, w.place.Describe(),
-		count(len(w.roster.Clusters()), "cluster", "clusters"), count(len(w.roster.Groups), "wave", "waves"), o.file)
+	_, _ = fmt.Fprintf(s.app.Err, "%s on %s: %s in %s; %s says what happens to them.\nType the fleet's name to start: ", w.file, w.place.Describe(),
+		count(len(w.roster.Clusters()), "cluster", "clusters"), count(len(w.roster.Groups), "wave", "waves"), s.repeat(aboutFleet("plan", o.file)))
 	var answer string
 	if _, err := fmt.Fscanln(s.app.In, &answer); err != nil || answer != w.file.Metadata.Name {
 		return usage("--yes", "not confirmed; nothing was written")
@@ -456,7 +456,7 @@ func undrained(book *fleet.Book, runs []fleet.ClusterRun) []string {
 
 // endedFleet is the exit code of an ending, and the sentence that goes with it.
 func (w *fleetWork) endedFleet(ending fleet.Ending, restless restless) (Code, string) {
-	again := "migrate fleet run -f " + w.o.file
+	again := w.repeat(aboutFleet("run", w.o.file))
 	switch ending {
 	case fleet.Done:
 		return CodeOK, "every wave is done"

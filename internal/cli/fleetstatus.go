@@ -194,7 +194,7 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 				}
 			}
 			return s.printStructured(cmd.Context(), resolved, map[string]any{"fleet": f.Metadata.Name, "hold": record.Hold}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "fleet %s: %s\nend it with: migrate fleet run -f %s --release REASON\n", f.Metadata.Name, printableText(record.Hold.String()), file)
+				_, _ = fmt.Fprintf(w, "fleet %s: %s\nend it with: %s\n", f.Metadata.Name, printableText(record.Hold.String()), s.repeat(aboutFleet("run", file)+" --release REASON"))
 			})
 		},
 	}

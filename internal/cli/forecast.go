@@ -66,7 +66,7 @@ func (s *session) forecast(ctx context.Context, o forecastOptions, id string) er
 	if err != nil {
 		return err
 	}
-	key, err := clusterNamed(ctx, management, o.ns, id)
+	key, err := s.clusterNamed(ctx, management, o.ns, id)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (s *session) forecast(ctx context.Context, o forecastOptions, id string) er
 }
 
 // clusterNamed finds a Cluster by its name.
-func clusterNamed(ctx context.Context, reader client.Reader, namespace, id string) (client.ObjectKey, error) {
+func (s *session) clusterNamed(ctx context.Context, reader client.Reader, namespace, id string) (client.ObjectKey, error) {
 	if namespace != "" {
 		return client.ObjectKey{Namespace: namespace, Name: id}, nil
 	}
@@ -108,7 +108,7 @@ func clusterNamed(ctx context.Context, reader client.Reader, namespace, id strin
 	}
 	switch len(all.Items) {
 	case 0:
-		return client.ObjectKey{}, withHint(fmt.Errorf("there is no Cluster %s: Cluster API does not know it yet", id), "migrate plan %s", id)
+		return client.ObjectKey{}, withHint(fmt.Errorf("there is no Cluster %s: Cluster API does not know it yet", id), "%s", s.repeat("migrate plan "+id))
 	case 1:
 		return client.ObjectKeyFromObject(&all.Items[0]), nil
 	default:

@@ -218,6 +218,7 @@ func (s *session) options(r rendering, out output) report.Options {
 		columns, terminal := s.app.Terminal(s.app.Out)
 		opts.Color = useColor(s.global.color, s.env, terminal)
 		opts.Width = lineWidth(s.global.width, columns)
+		opts.Repeat = s.repeat
 	}
 	return opts
 }
@@ -246,6 +247,15 @@ func allFlagNames(root *cobra.Command) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(all))
+}
+
+// flagsByCommand lists the flags of every command, by its path.
+func flagsByCommand(root *cobra.Command) map[string][]string {
+	flags := map[string][]string{}
+	for _, cmd := range family(root) {
+		flags[cmd.CommandPath()] = flagNames(cmd)
+	}
+	return flags
 }
 
 // family is a command with all below it.

@@ -79,7 +79,7 @@ func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 		return err
 	}
 	if before == nil {
-		return withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", id), "migrate run %s", id)
+		return withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", id), "%s", s.repeat("migrate run "+id))
 	}
 	if err := s.readMigration(ctx, u); err != nil {
 		return err

@@ -68,6 +68,8 @@ type session struct {
 	running string
 	// lists are shared with the runs of other clusters; nil for a command of its own.
 	lists *sharedLists
+	// commands are the flags of all commands, by their path.
+	commands func() map[string][]string
 
 	mu      sync.Mutex
 	closers []func() error
@@ -140,7 +142,9 @@ func newSession(app App) (*session, *cobra.Command) {
 		s.secrets.know(s.env[name])
 	}
 	s.log = newLogger(logOptions{stderr: app.Err, level: logrus.WarnLevel}, s.secrets)
-	return s, s.root()
+	root := s.root()
+	s.commands = sync.OnceValue(func() map[string][]string { return flagsByCommand(root) })
+	return s, root
 }
 
 // root builds the tree of commands, in the order in which help shows them.

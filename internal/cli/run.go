@@ -409,7 +409,7 @@ func (o *runOptions) knockable(result migrate.Result) int {
 // awaitApproval watches the cluster's migration until somebody has agreed, asked for a pause, or removed it: what then is to be done, the next look tells.
 // A night of waiting is one list, and a watch that the API server ends and the program begins again every few minutes.
 func (s *session) awaitApproval(ctx context.Context, id, gate string, terms migrate.Terms) error {
-	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until somebody says: migrate approve %s %s; Ctrl-C ends the wait, and the same command waits again\n", id, id, gate)
+	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until somebody says: %s; Ctrl-C ends the wait, and the same command waits again\n", id, s.repeat("migrate approve "+id+" "+gate))
 	live, err := s.connect()
 	if err != nil {
 		return err
@@ -767,10 +767,10 @@ func (s *session) rests(o *runOptions, u *undertaking) bool {
 	switch {
 	case o.back || u.object == nil || o.lifts(u.object):
 	case u.object.Spec.Pause != nil:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: migrate resume %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, u.id)
+		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, s.repeat("migrate resume "+u.id))
 		return true
 	case u.object.Status.State == migrationv1alpha1.StateRollingBack:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: migrate rollback %s, or forward again with: migrate resume %s\n", u.id, u.id, u.id)
+		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: %s, or forward again with: %s\n", u.id, s.repeat(takesBack(u.object)), s.repeat("migrate resume "+u.id))
 		return true
 	}
 	return false
@@ -786,7 +786,7 @@ func (s *session) mayBegin(ctx context.Context, o runOptions, u *undertaking) er
 	}
 	switch {
 	case o.back && u.object == nil:
-		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "migrate run %s", u.id)
+		return withHint(fmt.Errorf("cluster %s is not being migrated: there is no ClusterMigration %s/%s", u.id, u.namespace, u.id), "%s", s.repeat("migrate run "+u.id))
 	case o.back:
 	case !migrate.Started(u.object), begins(o.until, u.object):
 		if err := s.mustPass(u); err != nil {
@@ -820,7 +820,7 @@ func (s *session) endPause(ctx context.Context, c client.Client, o *runOptions, 
 	if !errors.As(err, &anew) {
 		return err
 	}
-	again, _ := nextCommands(u.id, *o, migrate.Result{})
+	again, _ := s.nextCommands(u.id, *o, migrate.Result{})
 	_, _ = fmt.Fprintf(s.app.Err, "%s: %s\ngo on with: %s\n", u.id, anew, strings.Replace(again, "migrate run", "migrate resume", 1))
 	return ended(restCode(migrate.Result{Exposed: migrate.Exposed(u.object)}, CodeWaiting))
 }
@@ -855,10 +855,10 @@ func (s *session) sameRules(o *runOptions, u *undertaking) error {
 // mustPass stops a run that a check or a human stands in the way of.
 func (s *session) mustPass(u *undertaking) error {
 	if code := codeOfCheck(u.found.report.Outcome); code != CodeOK {
-		if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true}); err != nil {
+		if err := report.Render(s.app.Err, "text", &u.found.report, report.Options{Short: true, Repeat: s.repeat}); err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. migrate check %s says more.\n", u.id)
+		_, _ = fmt.Fprintf(s.app.Err, "Nothing was written. %s says more.\n", s.repeat("migrate check "+u.id))
 		return &outcome{code: code, cause: inTheWay(&u.found.report)}
 	}
 	if !migrate.Started(u.object) && !u.found.caKey {
@@ -1242,7 +1242,7 @@ func newRunID() string {
 func (s *session) cannotRun(id string, err error) error {
 	var held *migrate.HeldError
 	if errors.As(err, &held) {
-		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nSee what it does: migrate status %s --watch\n", id, held, id)
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nSee what it does: %s\n", id, held, s.repeat("migrate status "+id+" --watch"))
 		return &outcome{code: CodeBlocked, cause: held}
 	}
 	return err
@@ -1250,7 +1250,7 @@ func (s *session) cannotRun(id string, err error) error {
 
 // nextCommands are how to go on after a run, and how to take it back. Without its goal a run would end before what it was at; and what was adopted need not
 // be given back with it.
-func nextCommands(id string, o runOptions, result migrate.Result) (again, back string) {
+func (s *session) nextCommands(id string, o runOptions, result migrate.Result) (again, back string) {
 	again, back = "migrate run "+id, "migrate rollback "+id
 	switch {
 	case o.back && o.to != "":
@@ -1270,11 +1270,12 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 		again, back = again+" --target-namespace "+o.examine.targetNamespace, back+" --target-namespace "+o.examine.targetNamespace
 	}
 	if files := o.examine.bookFiles; len(files) > 0 {
-		again += " --playbook " + strings.Join(files, " --playbook ")
+		again += " --playbook " + strings.Join(quoted(files), " --playbook ")
 	}
 	if replacesMachines(o.until) {
 		back += " --to " + plan.PhaseAdopt
 	}
+	again, back = s.repeat(again), s.repeat(back)
 	switch {
 	case o.back:
 		return again, ""
@@ -1286,7 +1287,7 @@ func nextCommands(id string, o runOptions, result migrate.Result) (again, back s
 
 // endedRun turns the result into the exit code, and says what to do next.
 func (s *session) endedRun(id string, o runOptions, result migrate.Result) error {
-	again, back := nextCommands(id, o, result)
+	again, back := s.nextCommands(id, o, result)
 	// Who waits for the approval is told where it is missing.
 	if result.Exposed && result.Gate != migrate.GateNoReturn {
 		_, _ = fmt.Fprintf(s.app.Err, "%s: etcd needs both control plane machines, and the loss of either stops writes: do not rest here. If one is lost for good: docs/runbook.md, \"One of the two is lost for good\".\n", id)
@@ -1344,7 +1345,7 @@ func restCode(result migrate.Result, ordinary Code) Code {
 // failedRun says how to try again, or, where there is no way back, what is left.
 func (s *session) failedRun(id string, o runOptions, result migrate.Result, again, back string) error {
 	if errors.Is(result.Err, migrate.ErrNoReturn) {
-		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nGo forward with: migrate run %s --until %s\n", id, result.Message, id, plan.PhaseControlPlane)
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s.\nGo forward with: %s\n", id, result.Message, s.repeat("migrate run "+id+" --until "+plan.PhaseControlPlane))
 		if result.Restoration != "" {
 			_, _ = fmt.Fprintf(s.app.Err, "Or restore etcd, if the new control plane is lost (docs/runbook.md): %s\n", result.Restoration)
 		}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"al.essio.dev/pkg/shellescape"
+
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 )
@@ -36,8 +38,8 @@ func (s *session) asPlanned(ctx context.Context, o runOptions, u *undertaking) e
 	}
 	if migrate.Started(u.object) {
 		if begun := u.object.Status.PlanDigest; begun != u.agreed {
-			_, _ = fmt.Fprintf(s.app.Err, "%s: the migration was begun with %s, not with the plan %s in %s. Nothing was written. Go on with the plan it was begun with, or without --plan; see: migrate status %s\n",
-				u.id, planNamed(begun), agreed.Metadata.ID, o.plan, u.id)
+			_, _ = fmt.Fprintf(s.app.Err, "%s: the migration was begun with %s, not with the plan %s in %s. Nothing was written. Go on with the plan it was begun with, or without --plan; see: %s\n",
+				u.id, planNamed(begun), agreed.Metadata.ID, o.plan, s.repeat("migrate status "+u.id))
 			return ended(CodeStale)
 		}
 		if differs := driftOfPlaybook(agreed.Schedule, o.book); len(differs) > 0 {
@@ -74,7 +76,7 @@ func (s *session) stale(o runOptions, u *undertaking, differs []string) error {
 	if more := len(differs) - len(shown); more > 0 {
 		_, _ = fmt.Fprintf(s.app.Err, "  … and %d more\n", more)
 	}
-	_, _ = fmt.Fprintf(s.app.Err, "%s: the plan in %s is stale. Nothing was written. See all with: migrate plan %s --against %s\n", u.id, o.plan, u.id, o.plan)
+	_, _ = fmt.Fprintf(s.app.Err, "%s: the plan in %s is stale. Nothing was written. See all with: %s\n", u.id, o.plan, s.repeat("migrate plan "+u.id+" --against "+shellescape.Quote(o.plan)))
 	return ended(CodeStale)
 }
 

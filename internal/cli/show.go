@@ -24,7 +24,7 @@ func (s *session) showCommand() *cobra.Command {
 		Use:   "show FILE",
 		Short: "Render a saved document in any format",
 		Long: `Renders a plan, a check report, an inventory, a proof, the report of a run, or the plan or report of a fleet that was saved as JSON or YAML, exactly as the command
-that made it would have. FILE is - for standard input.`,
+that made it would have, but for the flags of that command, which the next one it suggests may need. FILE is - for standard input.`,
 		Example: `  migrate show al9qy.plan
   migrate show al9qy.plan -o html=report.html -o markdown=ticket.md
   migrate plan al9qy -o json | migrate show - --full`,
@@ -69,6 +69,8 @@ func (s *session) show(ctx context.Context, o showOptions, name string) error {
 		saved = ""
 	}
 	return deliver(ctx, s.out, outs, func(w io.Writer, out output) error {
-		return report.Render(w, out.format, document, kept(s.options(o.view, out), saved, out))
+		opts := kept(s.options(o.view, out), saved, out)
+		opts.Repeat = nil // the flags of the command that made it are not known here
+		return report.Render(w, out.format, document, opts)
 	})
 }

@@ -154,7 +154,7 @@ func (s *session) stillLegacy(ctx context.Context, p *place, args, ids []string)
 	if err != nil || done == nil {
 		return err
 	}
-	return withHint(fmt.Errorf("cluster %s is finalized: nothing of the legacy platform is left to look at", args[0]), "migrate status %s tells of its migration", args[0])
+	return withHint(fmt.Errorf("cluster %s is finalized: nothing of the legacy platform is left to look at", args[0]), "%s tells of its migration", s.repeat("migrate status "+args[0]))
 }
 
 // choose is chooseCluster for what was opened. A cluster that is not in the readable part of a damaged snapshot may be in the rest of it, so the answer is what could not be read.

@@ -168,7 +168,7 @@ func (s *session) migrations(ctx context.Context, reader client.Reader, args []s
 	}
 	found := chosen(list.Items, args)
 	if len(args) == 1 && len(found) == 0 {
-		return nil, withHint(fmt.Errorf("cluster %s is not being migrated", args[0]), "migrate run %s", args[0])
+		return nil, withHint(fmt.Errorf("cluster %s is not being migrated", args[0]), "%s", s.repeat("migrate run "+args[0]))
 	}
 	return found, nil
 }
@@ -195,7 +195,7 @@ func (s *session) showStatus(found []migrationv1alpha1.ClusterMigration, o migra
 			}
 		}
 	case one:
-		err = writeOneStatus(s.out, &found[0], s.app.Clock.Now())
+		err = s.writeOneStatus(&found[0])
 	default:
 		err = writeStatusTable(s.out, found)
 	}
@@ -241,7 +241,7 @@ func dash(text string) string {
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // writeOneStatus tells of one migration, phase by phase, and what to do next.
-func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time.Time) error {
+func (s *session) writeOneStatus(m *migrationv1alpha1.ClusterMigration) error {
 	var text strings.Builder
 	by := ""
 	if m.Status.Run != nil {
@@ -249,7 +249,7 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 	}
 	fmt.Fprintf(&text, "Cluster %s  %s · phase %s · %s nodes adopted%s\n", m.Spec.ClusterID, strings.ToLower(stateOf(m)), dash(m.Status.Phase), dash(m.Status.Nodes), by)
 	if m.Spec.Pause != nil {
-		fmt.Fprintf(&text, "paused %s by %s: %s\n", now.Sub(m.Spec.Pause.Since.Time).Round(time.Second), m.Spec.Pause.By, m.Spec.Pause.Reason)
+		fmt.Fprintf(&text, "paused %s by %s: %s\n", s.app.Clock.Now().Sub(m.Spec.Pause.Since.Time).Round(time.Second), m.Spec.Pause.By, m.Spec.Pause.Reason)
 	}
 	for _, message := range []string{m.Status.Message, migrate.Killed(m)} {
 		if message != "" {
@@ -269,36 +269,43 @@ func writeOneStatus(w io.Writer, m *migrationv1alpha1.ClusterMigration, now time
 		}
 	}
 	_ = table.Flush() // a strings.Builder takes everything
-	if next := nextAfterStatus(m, graph); next != "" {
+	if next := s.nextAfterStatus(m, graph); next != "" {
 		fmt.Fprintln(&text, next)
 	}
-	_, err := io.WriteString(w, text.String())
+	_, err := io.WriteString(s.out, text.String())
 	return err
 }
 
 // nextAfterStatus is what to do next with a migration, and how to take it back; empty while a run is at work, and when everything is taken back.
-func nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph []migrate.Phase) string {
-	goal, back := "", "   take back with: migrate rollback "+m.Spec.ClusterID
+func (s *session) nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph []migrate.Phase) string {
+	goal, backwards := "", s.repeat(takesBack(m))
 	if m.Status.Run != nil && m.Status.Run.Until != "" {
 		goal = " --until " + m.Status.Run.Until
 	}
-	switch {
-	case migrate.Final(graph, m):
+	back := "   take back with: " + backwards
+	if migrate.Final(graph, m) {
 		back = "   the point of no return is passed"
-	case migrate.Begun(m, plan.PhaseControlPlane):
-		back += " --to " + plan.PhaseAdopt
 	}
 	switch state, killed := m.Status.State, migrate.Killed(m) != ""; {
 	case state == migrationv1alpha1.StateRollingBack && killed:
-		return "go on with: migrate rollback " + m.Spec.ClusterID + "   or forward again with: migrate resume " + m.Spec.ClusterID
+		return "go on with: " + backwards + "   or forward again with: " + s.repeat("migrate resume "+m.Spec.ClusterID)
 	case state == migrationv1alpha1.StatePaused, killed && m.Spec.Pause != nil:
-		return "go on with: migrate resume " + m.Spec.ClusterID + goal + back
+		return "go on with: " + s.repeat("migrate resume "+m.Spec.ClusterID+goal) + back
 	case state == migrationv1alpha1.StateFailed, state == migrationv1alpha1.StateStopped, killed:
-		return "go on with: migrate run " + m.Spec.ClusterID + goal + back
+		return "go on with: " + s.repeat("migrate run "+m.Spec.ClusterID+goal) + back
 	case state == migrationv1alpha1.StateReached:
-		return "check again any time with: migrate proof " + m.Spec.ClusterID + back
+		return "check again any time with: " + s.repeat("migrate proof "+m.Spec.ClusterID) + back
 	}
 	return ""
+}
+
+// takesBack is the command that takes a migration back, as far as adoption first: how far one that was killed was to go is written nowhere, and there is no way back from too far.
+func takesBack(m *migrationv1alpha1.ClusterMigration) string {
+	command := "migrate rollback " + m.Spec.ClusterID
+	if migrate.Begun(m, plan.PhaseControlPlane) {
+		command += " --to " + plan.PhaseAdopt
+	}
+	return command
 }
 
 // writeSkips tells which steps people have left out.
@@ -368,7 +375,7 @@ the pause.`,
 				return err
 			}
 			return s.printStructured(cmd.Context(), resolved, map[string]any{"cluster": args[0], "pause": pause}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "%s waits after the step it is at. Go on with: migrate resume %s\n", args[0], args[0])
+				_, _ = fmt.Fprintf(w, "%s waits after the step it is at. Go on with: %s\n", args[0], s.repeat("migrate resume "+args[0]))
 			})
 		},
 	}

@@ -16,7 +16,7 @@ import (
 type fleetView struct {
 	Title, Eyebrow, Sub string
 	Verdict             mark
-	Note, Next          string
+	Note, Next, Command string
 	Counts              []count
 	Sections            []fleetSection
 	Facts               []fact
@@ -176,7 +176,7 @@ func viewFleetPlan(doc *fleet.Plan, o Options) *fleetView {
 	if doc.Assumed {
 		v.Note += "; times with ~ are assumed, no run was measured"
 	}
-	v.Next = nextAfterFleetPlan(doc)
+	v.Next, v.Command = nextAfterFleetPlan(doc, o)
 	v.Facts = append(v.Facts, zoneFact(where), fact{"Made", stamp(doc.Metadata.CreatedAt, o.DateLocation) + " by " + doc.Metadata.Tool})
 	return v
 }
@@ -295,7 +295,7 @@ func changesText(c fleet.Changes) string {
 }
 
 // nextAfterFleetPlan names the cluster that needs a look first.
-func nextAfterFleetPlan(doc *fleet.Plan) string {
+func nextAfterFleetPlan(doc *fleet.Plan, o Options) (advice, command string) {
 	for _, s := range []fleet.State{fleet.StateUnread, fleet.StateBlocked, fleet.StateDecide, fleet.StateFailed, fleet.StateTakenBack} {
 		for _, wave := range doc.Waves {
 			for _, c := range wave.Clusters {
@@ -303,13 +303,13 @@ func nextAfterFleetPlan(doc *fleet.Plan) string {
 					continue
 				}
 				if s == fleet.StateDecide {
-					return "see the choices: migrate plan " + c.ID + readFrom(doc.Source)
+					return "see the choices", o.command("migrate plan "+c.ID, readFrom(doc.Source))
 				}
-				return "see the details: migrate check " + c.ID + readFrom(doc.Source)
+				return "see the details", o.command("migrate check "+c.ID, readFrom(doc.Source))
 			}
 		}
 	}
-	return "migrate fleet run -f FILE works through it"
+	return "work through it", o.command("migrate fleet run", " -f FILE")
 }
 
 // viewFleetReport tells where a fleet stands, and what a run did.
@@ -350,17 +350,18 @@ func viewFleetReport(doc *fleet.Report, o Options) *fleetView {
 	}
 	v.Sections = append(v.Sections, fleetHistory(doc, where)...)
 	v.Counts = fleetCounts(states)
-	v.judge(doc, done, where)
+	v.judge(doc, done, o)
 	v.Facts = append(v.Facts, zoneFact(where), fact{"Made", stamp(doc.Metadata.CreatedAt, where) + " by " + doc.Metadata.Tool})
 	return v
 }
 
 // judge says how a fleet stands as a whole.
-func (v *fleetView) judge(doc *fleet.Report, done bool, where *time.Location) {
+func (v *fleetView) judge(doc *fleet.Report, done bool, o Options) {
+	where := o.DateLocation
 	switch {
 	case doc.Hold != nil:
 		v.Verdict = mark{"×", "x", "held", bad}
-		v.Note, v.Next = doc.Hold.String(), "find out why, then: migrate fleet run -f FILE --release REASON"
+		v.Note, v.Next, v.Command = doc.Hold.String(), "find out why, then", o.command("migrate fleet run", " -f FILE")+" --release REASON"
 	case done:
 		v.Verdict = mark{"✓", "v", "done", good}
 	case doc.Next != nil:
@@ -532,7 +533,7 @@ func textFleet(w io.Writer, v *fleetView, o Options) error {
 	}
 	p.labelled("Result", v.Verdict.Tone, p.symbol(v.Verdict)+" "+joinNonEmpty(": ", v.Verdict.Word, v.Note))
 	if v.Next != "" {
-		p.labelled("Next", plain, v.Next)
+		p.next(v.Next, v.Command)
 	}
 	return p.flush()
 }
@@ -572,7 +573,7 @@ func markdownFleet(w io.Writer, v *fleetView, o Options) error {
 		foot.blank()
 	}
 	if v.Next != "" {
-		foot.line("**Next**: " + prose(v.Next))
+		foot.line("**Next**: " + prose(v.Next) + ": " + code(v.Command))
 		foot.blank()
 	}
 	for _, f := range v.Facts {
@@ -610,7 +611,7 @@ func (m *markdown) fleetCells(row []fleetCell) []string {
 
 func htmlFleet(w io.Writer, v *fleetView, file string, doc any) error {
 	pg := page{
-		Title: v.Title, Eyebrow: v.Eyebrow, Heading: v.Title, Sub: v.Sub, Verdict: v.Verdict, VerdictNote: joinNonEmpty(". ", v.Note, v.Next), Counts: v.Counts,
+		Title: v.Title, Eyebrow: v.Eyebrow, Heading: v.Title, Sub: v.Sub, Verdict: v.Verdict, VerdictNote: joinNonEmpty(". ", v.Note, joinNonEmpty(": ", v.Next, v.Command)), Counts: v.Counts,
 		File: file, Facts: v.Facts, Fleet: v,
 	}
 	for _, section := range v.Sections {

@@ -438,7 +438,7 @@ func htmlChecks(w io.Writer, original *check.Report, o Options) error {
 		},
 		Facts: []fact{{"Made", stamp(r.Metadata.CreatedAt, o.DateLocation) + " by " + r.Metadata.Tool}, {"Source", r.Source}},
 	}
-	advice, command := nextAfterChecks(r)
+	advice, command := nextAfterChecks(r, o)
 	pg.VerdictNote = advice + ": " + command
 	return writePage(w, pg, original)
 }
@@ -478,9 +478,8 @@ func htmlInventory(w io.Writer, original *check.Inventory, o Options) error {
 		File:    fileName(original.Source, "inventory.json"), Inventory: body,
 		Facts: []fact{{"Made", stamp(doc.Metadata.CreatedAt, o.DateLocation) + " by " + doc.Metadata.Tool}, {"Source", doc.Source}},
 	}
-	if next := nextAfterInventory(doc); next != "" {
-		pg.VerdictNote = next
-	}
+	advice, command := nextAfterInventory(doc, o)
+	pg.VerdictNote = joinNonEmpty(": ", advice, command)
 	return writePage(w, pg, original)
 }
 

@@ -214,7 +214,7 @@ func markdownChecks(w io.Writer, doc *check.Report, o Options) error {
 	m.attention(doc.Results, doc.Findings)
 	m.accepted(doc.Accepted)
 	foot := newMarkdown(o)
-	advice, command := nextAfterChecks(doc)
+	advice, command := nextAfterChecks(doc, o)
 	foot.blank()
 	foot.line("**Next**: " + prose(advice) + ": " + code(command))
 	foot.blank()

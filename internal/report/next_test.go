@@ -90,7 +90,7 @@ func TestTheNextCommandReadsWhatTheDocumentWasMadeFrom(t *testing.T) {
 	plans := map[string]*plan.Plan{"migrate plan al9qy%s --decisions FILE": undecidedPlan(), "migrate check al9qy%s": planOfAl9qy(), "migrate inventory al9qy%s": planWithoutChanges()}
 	checks, inventory := reportOfAl9qy(), inventoryOfAnubis()
 	fleetPlan := fleetOf(fleet.PlannedCluster{ID: "al9qy", State: fleet.StateBlocked, BlockedBy: []string{"CHK-CP-001"}})
-	for source, flag := range map[string]string{"live https://mc.anubis.example.test:6443": "", "snapshot anubis.tar.gz": " --from anubis.tar.gz", "snapshot it's anubis": ` --from 'it'\''s anubis'`} {
+	for source, flag := range map[string]string{"live https://mc.anubis.example.test:6443": "", "snapshot anubis.tar.gz": " --from anubis.tar.gz", "snapshot it's anubis": ` --from 'it'"'"'s anubis'`} {
 		for command, doc := range plans {
 			doc.Basis.Source = source
 			assert.Contains(t, string(render(t, "text", doc, wide)), ": "+strings.Replace(command, "%s", flag, 1)+"\n")

@@ -65,6 +65,9 @@ type Options struct {
 	DateLocation *time.Location
 	// Saved is the file that a plan is kept in, for the command that compares with it; empty where it is kept in none.
 	Saved string
+	// Repeat adds to a command that is suggested what it needs of the flags that were given to the one that renders. It is nil where nobody knows them, and where the rendering is
+	// passed on: it must not tell where a person keeps files.
+	Repeat func(command string) string
 }
 
 const (

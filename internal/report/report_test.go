@@ -336,7 +336,9 @@ func TestLinesFitTheWidth(t *testing.T) {
 		for _, width := range []int{60, 80, 120} {
 			for _, full := range []bool{false, true} {
 				for line := range strings.Lines(string(render(t, "text", doc, report.Options{Width: width, Full: full && forCustomer(kind(doc))}))) {
-					assert.LessOrEqual(t, report.TextWidth(strings.TrimSuffix(line, "\n")), width, "%s at %d: %s", name, width, line)
+					if !strings.HasPrefix(strings.TrimSpace(line), "migrate ") { // to be copied, so it is in one piece
+						assert.LessOrEqual(t, report.TextWidth(strings.TrimSuffix(line, "\n")), width, "%s at %d: %s", name, width, line)
+					}
 				}
 			}
 		}

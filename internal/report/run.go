@@ -274,21 +274,26 @@ func runMessage(r *history.RunReport) string {
 }
 
 // nextAfterRun says what to do now and, where there is one, with which command. Without its goal a run would end before what it was at.
-func nextAfterRun(r *history.RunReport) (advice, command string) {
+func nextAfterRun(r *history.RunReport, o Options) (advice, command string) {
 	if r.Proof != nil && r.Proof.Outcome == proof.Touched {
 		return nextAfterProof(r.Proof), ""
 	}
 	switch r.Outcome {
 	case runPaused, runStopped, runFailed:
-		return nextAfterRest(r)
+		advice, command = nextAfterRest(r, o)
 	case runOK:
-		return nextAfterSuccess(r)
+		advice, command = nextAfterSuccess(r)
+	default:
+		advice, command = "see where the cluster stands", "migrate status "+r.Cluster
 	}
-	return "see where the cluster stands", "migrate status " + r.Cluster
+	if command != "" {
+		command = o.command(command, "")
+	}
+	return advice, command
 }
 
 // nextAfterRest is how to go on from where a run or a rollback did not get where it was to go.
-func nextAfterRest(r *history.RunReport) (advice, command string) {
+func nextAfterRest(r *history.RunReport, o Options) (advice, command string) {
 	again := forward("run", r.Cluster, r.Until)
 	switch {
 	case r.Direction == runBack && r.Final:
@@ -306,9 +311,9 @@ func nextAfterRest(r *history.RunReport) (advice, command string) {
 	case r.Final:
 		return urgently(r, "remove what was in the way and go on; the point of no return is passed"), again
 	case replaces(r):
-		return urgently(r, "remove what was in the way and go on ("+backTo(r.Cluster, plan.PhaseAdopt)+" takes back what came after the adoption)"), again
+		return urgently(r, "remove what was in the way and go on ("+o.command(backTo(r.Cluster, plan.PhaseAdopt), "")+" takes back what came after the adoption)"), again
 	}
-	return urgently(r, "remove what was in the way and go on ("+backTo(r.Cluster, "")+" takes everything back)"), again
+	return urgently(r, "remove what was in the way and go on ("+o.command(backTo(r.Cluster, ""), "")+" takes everything back)"), again
 }
 
 // forward is the command that goes on up to a phase.

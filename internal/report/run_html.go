@@ -50,7 +50,7 @@ func htmlRun(w io.Writer, original *history.RunReport, o Options) error {
 	}
 	o.ASCII = false
 	r := visible(original, o)
-	advice, command := nextAfterRun(r)
+	advice, command := nextAfterRun(r, o)
 	pg := page{
 		Title:   joinNonEmpty(" ", capital(runNoun(r)), r.Run, "of", r.Cluster),
 		Eyebrow: joinNonEmpty(" · ", "Migration "+runNoun(r), r.Cluster, r.Run), Heading: "Cluster " + r.Cluster,

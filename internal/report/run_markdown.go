@@ -52,7 +52,7 @@ func markdownRun(w io.Writer, doc *history.RunReport, o Options) error {
 		m.heading("In detail")
 	}
 	foot := newMarkdown(o)
-	advice, command := nextAfterRun(doc)
+	advice, command := nextAfterRun(doc, o)
 	foot.blank()
 	foot.line("**Next**: " + prose(advice) + map[bool]string{true: ": " + code(command)}[command != ""])
 	foot.blank()

@@ -49,8 +49,7 @@ func textRun(w io.Writer, doc *history.RunReport, o Options) error {
 	}
 	p.labelled("Result", outcome.Tone, p.symbol(outcome)+" "+joinNonEmpty(": ", outcome.Word, runMessage(doc)))
 	p.labelled("Steps", plain, stepSum(allSteps(doc.Phases), " "+p.dot()+" ")+", took "+cmp.Or(runTook(doc), "an unknown time"))
-	advice, command := nextAfterRun(doc)
-	p.labelled("Next", plain, joinNonEmpty(": ", advice, command))
+	p.next(nextAfterRun(doc, o))
 	return p.flush()
 }
 

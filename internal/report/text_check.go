@@ -53,8 +53,7 @@ func textChecks(w io.Writer, doc *check.Report, o Options) error {
 		accepted = append(accepted, a.ID+" ("+strings.TrimPrefix(acceptedText(a, o), "accepted: ")+")")
 	}
 	p.labelled("Accepted", plain, cmp.Or(strings.Join(accepted, ", "), "none"))
-	advice, command := nextAfterChecks(doc)
-	p.labelled("Next", plain, advice+": "+command)
+	p.next(nextAfterChecks(doc, o))
 	return p.flush()
 }
 
@@ -77,9 +76,9 @@ func categories(results []check.Result) []category {
 	return out
 }
 
-func nextAfterChecks(doc *check.Report) (advice, command string) {
+func nextAfterChecks(doc *check.Report, o Options) (advice, command string) {
 	from := readFrom(doc.Source)
-	again, plan := "migrate check "+doc.Cluster+from, "migrate plan "+doc.Cluster+from
+	again, plan := o.command("migrate check "+doc.Cluster, from), o.command("migrate plan "+doc.Cluster, from)
 	switch doc.Outcome {
 	case check.Pass, check.Warn, check.Skip:
 		return "see what would happen", plan

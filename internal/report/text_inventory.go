@@ -34,8 +34,8 @@ func textInventory(w io.Writer, doc *check.Inventory, o Options) error {
 		p.text("", caution, "Only in the records, without a cluster: "+strings.Join(doc.Records, ", "))
 	}
 	p.findings("Findings", doc.Findings, o)
-	if next := nextAfterInventory(doc); next != "" {
-		p.labelled("Next", plain, next)
+	if advice, command := nextAfterInventory(doc, o); command != "" {
+		p.next(advice, command)
 	}
 	return p.flush()
 }
@@ -119,17 +119,17 @@ func stateCounts(doc *check.Inventory) []count {
 }
 
 // nextAfterInventory names the cluster that needs a look first.
-func nextAfterInventory(doc *check.Inventory) string {
+func nextAfterInventory(doc *check.Inventory, o Options) (advice, command string) {
 	for _, s := range []check.State{check.StateFailed, check.StateNeedsWork, check.StateUnknown, check.StateReady} {
 		for _, e := range doc.Clusters {
 			if e.State != s {
 				continue
 			}
 			if s == check.StateReady {
-				return "see what would happen: migrate plan " + e.ID + readFrom(doc.Source)
+				return "see what would happen", o.command("migrate plan "+e.ID, readFrom(doc.Source))
 			}
-			return "see the details: migrate check " + e.ID + readFrom(doc.Source)
+			return "see the details", o.command("migrate check "+e.ID, readFrom(doc.Source))
 		}
 	}
-	return ""
+	return "", ""
 }

@@ -342,6 +342,17 @@ func (p *printer) labelled(label string, t tone, s string) {
 	p.textAfter(pad(label, labelWidth), strong, t, s)
 }
 
+// next says what to do now. A command is copied, so that one which does not fit behind the advice has a line of its own and is never broken.
+func (p *printer) next(advice, command string) {
+	whole := joinNonEmpty(": ", advice, command)
+	if command == "" || textWidth(whole) <= p.width-labelWidth {
+		p.labelled("Next", plain, whole)
+		return
+	}
+	p.labelled("Next", plain, advice+":")
+	p.line(pad("", labelWidth) + command)
+}
+
 func (t planText) translation() {
 	n := t.plan.Summary.Translation
 	if n.Read == 0 && len(t.plan.Fields) == 0 {
@@ -546,6 +557,5 @@ func (t planText) outlook() {
 		}
 	}
 	t.labelled("Summary", plain, cmp.Or(sumUp(changeCounts(p.Summary), ", "), "no changes"))
-	advice, command := nextStep(p, t.opts)
-	t.labelled("Next", plain, advice+": "+command)
+	t.next(nextStep(p, t.opts))
 }

@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"al.essio.dev/pkg/shellescape"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
@@ -250,16 +251,19 @@ func verdict(p *plan.Plan) mark {
 // nextStep says what to do now and, where there is one, with which command.
 func nextStep(p *plan.Plan, o Options) (advice, command string) {
 	from := readFrom(p.Basis.Source)
-	again, look := "migrate plan "+p.Cluster.ID+from, "migrate check "+p.Cluster.ID+from
+	again, look := o.command("migrate plan "+p.Cluster.ID, from), o.command("migrate check "+p.Cluster.ID, from)
 	switch {
 	case !p.Status.Complete:
 		return "remove what could not be read, then plan again", again
 	case !p.Status.HasChanges:
-		return "nothing; see where the cluster stands", "migrate inventory " + p.Cluster.ID + from
+		return "nothing; see where the cluster stands", o.command("migrate inventory "+p.Cluster.ID, from)
 	case p.Status.Applyable:
 		return nextBeforeTheWindow(p, o)
 	case p.OnlyDecisions():
-		return "record the " + plural(undecided(p), "open decision") + ", then plan again", again + " --decisions FILE"
+		if !strings.Contains(again, " --decisions ") {
+			again += " --decisions FILE"
+		}
+		return "record the " + plural(undecided(p), "open decision") + ", then plan again", again
 	case len(p.Status.BlockedBy) > 0:
 		return "remove what blocks, see each reason with migrate explain ID, then", look
 	default:
@@ -273,10 +277,19 @@ func nextBeforeTheWindow(p *plan.Plan, o Options) (advice, command string) {
 	if readFrom(p.Basis.Source) != "" {
 		advice, command = "before the window take another snapshot, and see whether it still holds", command+" --from SNAPSHOT"
 	}
+	command = o.command(command, "")
 	if o.Saved == "" {
 		return "keep it with --out FILE, and " + advice, command + " --against FILE"
 	}
-	return advice, command + " --against " + neutralise(shellWord(o.Saved), o.ASCII)
+	return advice, command + " --against " + neutralise(shellescape.Quote(o.Saved), o.ASCII)
+}
+
+// command is a command with the flags it needs: those that were given, or where nobody knows them what the document says.
+func (o Options) command(text, otherwise string) string {
+	if o.Repeat == nil {
+		return text + otherwise
+	}
+	return neutralise(o.Repeat(text), o.ASCII)
 }
 
 // readFrom is the flag with which a command reads what a document was made from: none for a management cluster, which the kubeconfig names. Of a snapshot, documents know the last
@@ -286,18 +299,7 @@ func readFrom(source string) string {
 	if !snapshot {
 		return ""
 	}
-	return " --from " + shellWord(name)
-}
-
-// shellWord quotes what a shell would not take as one word.
-func shellWord(s string) string {
-	special := func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./,:=@%+", r)
-	}
-	if s != "" && strings.IndexFunc(s, special) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return " --from " + shellescape.Quote(name)
 }
 
 // undecided is how many decisions are open: findings without an answer, and checks that ask for one. The check that only repeats those findings is no further decision.

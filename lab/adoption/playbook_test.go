@@ -65,7 +65,7 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	<-watches
 	approve(plan.PhaseControlPlane)
 	said = <-heard
-	assert.Contains(t, said, "waiting until somebody says: migrate approve "+x.o.c.ID+" control-plane;")
+	assert.Contains(t, said, "waiting until somebody says: migrate approve "+x.o.c.ID+" control-plane")
 	assert.Contains(t, said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
 
 	// Too early, and with too little left.
