@@ -161,6 +161,53 @@ func TestWhatASnapshotHidesIsHiddenEverywhere(t *testing.T) {
 	}))
 }
 
+// TestAPlanHidesWhatASecretHoldsWhereverItWasPasted looks for ordinary words as well: nothing but the Secret gives them away.
+func TestAPlanHidesWhatASecretHoldsWhereverItWasPasted(t *testing.T) {
+	t.Parallel()
+	encoded := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	const word, sign, short, host = "pasted-secret-value", "P@ss-w0rd", "seventy", "registry.example.test"
+	dir := filepath.Join(t.TempDir(), "pasted")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join(fixture(t, "al9qy"), "input"))))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "registry.yaml"), []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: al9qy, labels: {tier: labelled-word}}\n"+
+		"data: {word: "+encoded(word+"\n")+", user: "+encoded("giantswarm")+", format: "+encoded("cloud-config")+", value: "+encoded("#cloud-config\n")+", sign: "+encoded(sign)+", short: "+encoded(short)+", host: "+encoded(host)+", label: "+encoded("labelled-word")+"}\n"), 0o600))
+	kept := map[string]string{"NOTE4": short, "NOTE5": host, "NOTE6": "un" + word + "s", "NOTE7": "labelled-word", "NOTE8": "docs.giantswarm.example/giantswarm-x", "NOTE9": "#cloud-config", "NOTE10": "cloud-config"}
+	var env strings.Builder
+	for name, value := range map[string]string{"NOTE1": word, "NOTE2": "see: " + word + ", and " + sign, "NOTE3": encoded(word)} {
+		fmt.Fprintf(&env, "        - name: %s\n          value: '%s'\n", name, value)
+	}
+	for name, value := range kept {
+		fmt.Fprintf(&env, "        - name: %s\n          value: '%s'\n", name, value)
+	}
+	paste := func(file, behind, text string) {
+		data, err := os.ReadFile(filepath.Join(dir, file))
+		require.NoError(t, err)
+		require.Contains(t, string(data), behind, file)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(strings.ReplaceAll(string(data), behind, behind+text)), 0o600))
+	}
+	paste("deployments.yaml", "        env:\n", env.String())
+	paste("kvmconfig.yaml", "metadata:\n", "  annotations: {acme/note: "+word+"}\n")
+	paste("kvmconfig.yaml", "spec:\n  cluster:\n", "    comment: the word is "+word+"\n")
+
+	for _, format := range formatsOf("Plan") {
+		got := run(t, "plan", "al9qy", "--from", dir, "--full", "-o", format)
+		require.Equal(t, CodeOK, got.code, got.stderr)
+		shown := strings.ReplaceAll(got.stdout, kept["NOTE6"], "")
+		for _, secret := range []string{word, sign, encoded(word), encoded(sign)} {
+			assert.NotContains(t, shown, secret, format)
+		}
+	}
+	var document plan.Plan
+	require.NoError(t, json.Unmarshal([]byte(run(t, "plan", "al9qy", "--from", dir, "-o", "json").stdout), &document))
+	values := map[string]string{}
+	for _, field := range document.Fields {
+		values[strings.TrimSuffix(strings.TrimPrefix(field.Path, "env["), "]")] = field.Value
+	}
+	for name, value := range kept {
+		assert.Equal(t, value, values[name], "%s holds no secret", name)
+	}
+	assert.Regexp(t, "^see: hmac-sha256:[0-9a-f]{32}, and hmac-sha256:[0-9a-f]{32}$", values["NOTE2"])
+}
+
 // plantedInFields copies a fixture and puts secrets into the fields of its objects.
 func plantedInFields(t *testing.T) string {
 	t.Helper()

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -21,6 +23,8 @@ type redactor struct {
 	digester *Digester
 	// known are secret texts that may occur elsewhere, longest first.
 	known []knownSecret
+	// seen are names that everybody sees. With them, ordinary words are learnt as well; a snapshot would be destroyed by that, so its redactor has none.
+	seen map[string]bool
 
 	privateKey, encoded, jwt, userinfo, user, query, setting, flag, option, embedded *regexp.Regexp
 }
@@ -29,7 +33,40 @@ type redactor struct {
 type knownSecret struct {
 	text   string
 	digest string
+	// word tells that it counts only where nothing adjoins it that makes it part of something longer.
+	word bool
 }
+
+// hide replaces a secret in a text.
+func (k knownSecret) hide(text string) string {
+	if !k.word {
+		return strings.ReplaceAll(text, k.text, k.digest)
+	}
+	var b strings.Builder
+	for from := 0; ; {
+		at := strings.Index(text[from:], k.text)
+		if at < 0 {
+			b.WriteString(text[from:])
+			return b.String()
+		}
+		at += from
+		end := at + len(k.text)
+		before, _ := utf8.DecodeLastRuneInString(text[:at])
+		after, _ := utf8.DecodeRuneInString(text[end:])
+		b.WriteString(text[from:at])
+		if adjoins(before) || adjoins(after) {
+			b.WriteString(k.text)
+		} else {
+			b.WriteString(k.digest)
+		}
+		from = end
+	}
+}
+
+func isOfWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// adjoins tells what makes a word part of a longer one, or of a name, a host or a path: a user called as the organization must not tear its addresses.
+func adjoins(r rune) bool { return isOfWord(r) || strings.ContainsRune("./-_", r) }
 
 func newRedactor(digester *Digester) *redactor {
 	return &redactor{
@@ -56,8 +93,35 @@ func newRedactor(digester *Digester) *redactor {
 // Redaction shows single values the way a redacted snapshot holds them, so that plans and reports give away no more than that.
 type Redaction struct{ redactor *redactor }
 
-// NewRedaction returns the redaction of the cluster whose digester is given.
-func NewRedaction(digester *Digester) *Redaction { return &Redaction{newRedactor(digester)} }
+// Redaction returns the cluster's: it also finds what the cluster's own Secrets hold wherever somebody has pasted it.
+func (c *Cluster) Redaction() *Redaction {
+	r := newRedactor(c.Digester())
+	mine, _ := c.objects()
+	r.seen = namesSeen(mine)
+	r.seen[c.Organization] = true
+	for _, o := range mine {
+		if isSecretObject(o) {
+			r.learnSecret(o.raw)
+		}
+	}
+	r.ready()
+	return &Redaction{r}
+}
+
+// namesSeen are the names and labels of objects: they are shown everywhere, so whoever puts one into a Secret hides nothing.
+func namesSeen(objects []object) map[string]bool {
+	seen := map[string]bool{}
+	for _, o := range objects {
+		seen[o.ref.Name], seen[o.ref.Namespace] = true, true
+		labels, _ := valueAt(o.raw, "metadata", "labels").(map[string]any)
+		for _, value := range labels {
+			if text, ok := value.(string); ok {
+				seen[text] = true
+			}
+		}
+	}
+	return seen
+}
 
 // Text returns a text that stands under a name without what is secret in it.
 func (r *Redaction) Text(name, text string) string {
@@ -70,8 +134,11 @@ func (r *Redaction) Text(name, text string) string {
 	return r.redactor.document(text)
 }
 
-// learn remembers a secret value so that it is found elsewhere. Values that are ordinary words or names are not learnt: replacing
-// them everywhere would destroy what the snapshot is for.
+// Known returns a text without the values of the cluster's own Secrets.
+func (r *Redaction) Known(text string) string { return r.redactor.hideKnown(text) }
+
+// learn remembers a secret value so that it is found elsewhere. Values that are ordinary words or names are not learnt for a snapshot:
+// replacing them everywhere would destroy what it is for.
 func (r *redactor) learn(value []byte) {
 	text := strings.TrimSpace(string(value))
 	if IsDigest([]byte(text)) {
@@ -82,17 +149,34 @@ func (r *redactor) learn(value []byte) {
 		// A line from the middle identifies a key, however it is indented or escaped.
 		lines := strings.Fields(text)
 		if line := lines[len(lines)/2]; len(line) >= 40 && strings.Contains(text, "PRIVATE KEY-----") {
-			r.known = append(r.known, knownSecret{line, digest})
+			r.known = append(r.known, knownSecret{text: line, digest: digest})
+		} else if block == nil && r.seen != nil {
+			r.known = append(r.known, knownSecret{text, digest, true})
 		}
-	} else if looksRandom(text) {
-		r.known = append(r.known, knownSecret{text, digest})
+	} else if looksRandom(text) || r.isWhole(text) {
+		word := !looksRandom(text)
+		r.known = append(r.known, knownSecret{text, digest, word})
+		// A value that was made with echo ends in a newline; where it is pasted it need not.
+		for _, form := range [][]byte{value, []byte(text)} {
+			r.known = append(r.known, knownSecret{base64.StdEncoding.EncodeToString(form), digest, true})
+		}
 	}
 	// In base64 the text shows only in one of three alignments; the one of a value encoded alone is what occurs.
 	if len(value) >= 24 {
 		encoded := base64.StdEncoding.EncodeToString(value)
 		from := len(encoded) / 2
-		r.known = append(r.known, knownSecret{encoded[from:min(from+64, len(encoded))], digest})
+		r.known = append(r.known, knownSecret{text: encoded[from:min(from+64, len(encoded))], digest: digest})
 	}
+}
+
+// isWhole tells values that are looked for as a whole although they are ordinary words: neither names that everybody sees nor addresses, paths and versions.
+func (r *redactor) isWhole(text string) bool {
+	const shortest = 8
+	if r.seen == nil || len(text) < shortest || r.seen[text] || refersOnly(text) {
+		return false
+	}
+	name := strings.IndexFunc(text, func(c rune) bool { return !isOfWord(c) && !strings.ContainsRune("._:/-", c) }) < 0
+	return !name || !strings.ContainsAny(text, ".:/")
 }
 
 // looksRandom tells passwords and tokens from words and names.
@@ -239,13 +323,16 @@ func eachDatum(raw map[string]any, change func(key string, value []byte, valid b
 }
 
 // isPublicDatum tells the values of Secrets that are no secrets and that checks need: certificates, public keys, the namespace of
-// a token.
+// a token, the format of bootstrap data.
 func isPublicDatum(secretType, key string, value []byte) bool {
 	if IsDigest(value) || len(value) == 0 {
 		return true
 	}
 	if secretType == string(corev1.SecretTypeServiceAccountToken) && key == corev1.ServiceAccountNamespaceKey {
 		return true
+	}
+	if slices.Contains([]string{"cloud-config", "ignition", "#cloud-config"}, strings.TrimSpace(string(value))) {
+		return true // The format of bootstrap data, which templates name as well, and bootstrap data that do nothing.
 	}
 	rest, found := value, false
 	for {
@@ -386,9 +473,14 @@ func (r *redactor) text(text string) string {
 			return base64.StdEncoding.EncodeToString([]byte(r.digester.Sum(decoded)))
 		})
 	}
+	return r.hideKnown(text)
+}
+
+// hideKnown redacts what was learnt.
+func (r *redactor) hideKnown(text string) string {
 	for _, secret := range r.known {
 		if strings.Contains(text, secret.text) {
-			text = strings.ReplaceAll(text, secret.text, secret.digest)
+			text = secret.hide(text)
 		}
 	}
 	return text

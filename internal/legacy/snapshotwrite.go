@@ -454,7 +454,7 @@ func appendAll[T any](list []object, docs []Doc[T]) []object {
 func redactAll(r *redactor, lists ...[]object) {
 	for _, list := range lists {
 		for _, o := range list {
-			if o.ref.Kind == "Secret" && o.ref.APIVersion == "v1" {
+			if isSecretObject(o) {
 				r.learnSecret(o.raw)
 			}
 		}
@@ -464,6 +464,8 @@ func redactAll(r *redactor, lists ...[]object) {
 		parallel(len(list), func(i int) { r.object(list[i].raw) })
 	}
 }
+
+func isSecretObject(o object) bool { return o.ref.Kind == "Secret" && o.ref.APIVersion == "v1" }
 
 // redactStorageConfig drops the records of clusters that are not in the snapshot and redacts the others.
 func redactStorageConfig(raw map[string]any, opts StorageConfigOptions, digesters map[string]*Digester, chosen []string, includeSecrets bool) {

@@ -64,7 +64,7 @@ func Build(ctx context.Context, in Input) (*Plan, error) {
 		in.Comparer = Offline(nil)
 	}
 	digest := in.Cluster.Digester()
-	b := &builder{in: in, digest: digest, redaction: legacy.NewRedaction(digest)}
+	b := &builder{in: in, digest: digest, redaction: in.Cluster.Redaction()}
 	p := &Plan{APIVersion: migrationv1alpha1.APIVersion, Kind: migrationv1alpha1.KindPlan}
 	p.Cluster = b.describe()
 	values := b.values()
@@ -85,7 +85,7 @@ func Build(ctx context.Context, in Input) (*Plan, error) {
 
 	p.Findings = b.findings(comparison)
 	if in.Report != nil {
-		p.Checks, p.Accepted = in.Report.Results, in.Report.Accepted
+		p.Checks, p.Accepted = b.checks(in.Report.Results), in.Report.Accepted
 	}
 	p.Basis.Digest = b.total(p)
 	p.Metadata = Metadata{ID: planID(in.Now, p.Basis.Digest), CreatedAt: in.Now.UTC().Truncate(time.Second), ValidUntil: in.Now.UTC().Truncate(time.Second).Add(in.ValidFor), Tool: in.Tool}
@@ -112,7 +112,7 @@ func (b *builder) describe() Cluster {
 		Masters: len(c.Masters()), Workers: len(c.Workers()),
 	}
 	if c.ClusterConfig != nil {
-		out.Name = c.ClusterConfig.Object.Spec.Guest.Name
+		out.Name = b.redaction.Known(c.ClusterConfig.Object.Spec.Guest.Name)
 	}
 	if c.Config != nil {
 		out.Release = c.Config.Object.Labels["release.giantswarm.io/version"]
@@ -344,10 +344,26 @@ func (b *builder) findings(comparison Comparison) []finding.Finding {
 	if !b.in.CAKey && b.in.Report == nil {
 		out = append(out, finding.Finding{ID: idNoKey, Severity: finding.Block, Object: cluster, Message: "the private key of the cluster's CA is not given: Secrets " + b.in.Cluster.ID + "-ca and -etcd would lack it", Hint: "add --ca-cert FILE --ca-key FILE, --ca-secret NAMESPACE/NAME or --ca-vault PATH"})
 	}
+	for i := range out {
+		out[i].Message = b.redaction.Known(out[i].Message)
+	}
 	finding.Sort(out)
 	return slices.CompactFunc(out, func(x, y finding.Finding) bool {
 		return x.ID == y.ID && x.Object == y.Object && x.Path == y.Path && x.Message == y.Message
 	})
+}
+
+// checks are the results of the checks, whose evidence quotes the objects, without what the cluster's Secrets hold.
+func (b *builder) checks(results []check.Result) []check.Result {
+	out := slices.Clone(results)
+	for i := range out {
+		out[i].Detail = b.redaction.Known(out[i].Detail)
+		out[i].Items = slices.Clone(out[i].Items)
+		for n := range out[i].Items {
+			out[i].Items[n] = b.redaction.Known(out[i].Items[n])
+		}
+	}
+	return out
 }
 
 func summarize(p *Plan) Summary {
