@@ -292,6 +292,7 @@ func FuzzParseDecisions(f *testing.F) {
 	f.Add([]byte(decisionsHead + "decisions: &x {a: *x}\n"))
 	f.Add([]byte("kind: [\n"))
 	f.Add([]byte("- a\n---\n- b\n"))
+	addBroken(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, err := ParseDecisions("f", data)
 		again, errAgain := ParseDecisions("f", data)
@@ -309,6 +310,38 @@ func FuzzParseDecisions(f *testing.F) {
 			require.NotEmpty(t, waiver.Reason)
 		}
 	})
+}
+
+func FuzzParseClientConfig(f *testing.F) {
+	const head = "apiVersion: migration.giantswarm.io/v1alpha1\nkind: ClientConfig\n"
+	f.Add([]byte(head + "defaults: {context: anubis, verbosity: 2, output: [text, json=x]}\n"))
+	f.Add([]byte(head + "defaults: {token: x, contxt: [y]}\n---\n}\n"))
+	addBroken(f)
+	known := []string{"context", "output", "token", "verbosity"}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		config, err := ParseClientConfig("f", data, known)
+		if err != nil {
+			require.Equal(t, CodeUsage, CodeOf(t.Context(), err))
+			return
+		}
+		for flag := range config {
+			require.Contains(t, known, flag)
+			require.False(t, isSecretFlag(flag))
+		}
+	})
+}
+
+// addBroken begins with the files that no reader may choke on.
+func addBroken(f *testing.F) {
+	f.Helper()
+	files, err := filepath.Glob(filepath.Join("..", "..", "testdata", "broken", "*.yaml"))
+	require.NoError(f, err)
+	require.NotEmpty(f, files)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(data)
+	}
 }
 
 func TestAcceptancesNeedAReason(t *testing.T) {

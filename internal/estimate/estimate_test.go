@@ -151,3 +151,24 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func FuzzLearn(f *testing.F) {
+	f.Add(log("al9qy", "a", started("adopt/lock"), done("adopt/lock", "6s"), started("workers/k3m9a"), done("workers/k3m9a", "12m")))
+	f.Add(log("al9qy", "a", started("adopt/lock"), done("adopt/lock", "-6s")))
+	f.Add("{\"v\":1,\"seq\":\"one\"}\n\n[]\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		var l Learner
+		if l.Add("f", strings.NewReader(text)) != nil {
+			return
+		}
+		d, err := l.Learnt(time.Unix(0, 0), "t")
+		if err != nil {
+			return
+		}
+		written, err := json.Marshal(d)
+		require.NoError(t, err)
+		again, err := Read(written)
+		require.NoError(t, err)
+		assert.Equal(t, d, again)
+	})
+}

@@ -155,6 +155,11 @@ func FuzzLoadSnapshot(f *testing.F) {
 	f.Add([]byte("apiVersion: networking.k8s.io/v1beta1\nkind: Ingress\nmetadata: {name: x, namespace: ab1cd}\nspec: {backend: {serviceName: 1}, rules: [{http: {paths: [{backend: {servicePort: a}}]}}]}\n"), "workload-cluster/x.yml")
 	f.Add([]byte("a: &a [x]\nb: *a\n--- !!set {? a}\n"), "d.yaml")
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: master-ab1cd-m0001, namespace: ab1cd}\ndata: {user_data: e30=}\n"), "e.yaml")
+	for _, name := range []string{"broken/truncated.yaml", "broken/wrong-kind.yaml", "broken/list-with-hole.json", "broken/not-utf8.yaml", "fixtures/al9qy/input/kvmconfig.yaml"} {
+		content, err := os.ReadFile(filepath.Join(testdata, name))
+		require.NoError(f, err)
+		f.Add(content, filepath.Base(name))
+	}
 	f.Fuzz(func(t *testing.T, content []byte, name string) {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "kvmconfig.yaml"), []byte(minimalConfig), 0o600))
@@ -184,5 +189,35 @@ func FuzzLoadSnapshot(f *testing.F) {
 				require.Equal(t, text, second[file], file)
 			}
 		}
+	})
+}
+
+func FuzzOpenArchive(f *testing.F) {
+	for _, name := range []string{"truncated.tar.gz", "traversal.tar"} {
+		content, err := os.ReadFile(filepath.Join(testdata, "broken", name))
+		require.NoError(f, err)
+		f.Add(content)
+	}
+	f.Add([]byte("\x1f\x8b\x08"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		dir := t.TempDir()
+		name := filepath.Join(dir, "a.tar.gz")
+		require.NoError(t, os.WriteFile(name, content, 0o600))
+		source, err := Open(t.Context(), name, Options{MaxArchiveBytes: mebibyte, MaxFileBytes: mebibyte})
+		if err != nil {
+			return
+		}
+		ids, err := source.IDs(t.Context())
+		require.NoError(t, err)
+		for _, id := range ids {
+			_, err := source.Load(t.Context(), id)
+			require.NoError(t, err)
+		}
+		_, err = source.Fleet(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, source.Close())
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, 1, "nothing is unpacked beside the archive")
 	})
 }

@@ -207,7 +207,7 @@ func printable(s string) string {
 		s = b.String()
 	}
 	if len(s) > maxTextLength {
-		cut := maxTextLength
+		cut := maxTextLength - len("…") // so that what was cut once is cut no further
 		for !utf8.RuneStart(s[cut]) {
 			cut--
 		}

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -471,6 +473,36 @@ func FuzzRender(f *testing.F) {
 				if supports(format, doc) {
 					inert(t, format.Name, name, s, render(t, format.Name, doc, report.Options{Full: true}))
 				}
+			}
+		}
+	})
+}
+
+// FuzzDecode reads what somebody calls a saved document: what is understood is written as it was read, and shown in every format.
+func FuzzDecode(f *testing.F) {
+	for _, pattern := range []string{"*.json", "*.yaml"} {
+		files, err := filepath.Glob(filepath.Join("testdata", pattern))
+		require.NoError(f, err)
+		require.NotEmpty(f, files)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(f, err)
+			f.Add(text)
+		}
+	}
+	f.Add([]byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Plan\nchanges: [{}]\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		doc, err := report.Decode(text)
+		if err != nil {
+			return
+		}
+		written := render(t, "json", doc, report.Options{})
+		again, err := report.Decode(written)
+		require.NoError(t, err)
+		require.Equal(t, string(written), string(render(t, "json", again, report.Options{})))
+		for _, format := range report.Formats() {
+			if supports(format, doc) {
+				render(t, format.Name, doc, report.Options{})
 			}
 		}
 	})

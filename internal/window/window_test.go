@@ -327,6 +327,7 @@ func TestWhatIsNoRecurrenceIsRefused(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("0 22 * * SUN")
 	f.Add("FREQ=MONTHLY;BYDAY=2TU;BYHOUR=20;BYMINUTE=0")
+	f.Add("2026-01-04T22:00")
 	f.Fuzz(func(t *testing.T, text string) {
 		s := Schedule{Zone: time.UTC}
 		if c, err := ParseCron(text); err == nil {
@@ -334,6 +335,10 @@ func FuzzParse(f *testing.F) {
 		}
 		if r, err := ParseRule(text); err == nil {
 			s.Open = append(s.Open, Period{Name: "r", Rule: &r, Duration: time.Hour})
+		}
+		if l, _, err := ParseLocal(text); err == nil {
+			end := localOf(l.floating().Add(time.Hour))
+			s.Open = append(s.Open, Period{Name: "l", From: &l, To: &end})
 		}
 		from := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		windows, err := s.Between(from, from.AddDate(0, 1, 0))
