@@ -212,6 +212,8 @@ func TestCompletionSuggestsWhatExists(t *testing.T) {
 		"ids":              {[]string{"explain", "TRN-DOCK"}, []string{"TRN-DOCKER-001\t"}, nil},
 		"fields":           {[]string{"explain", "spec.cluster.etcd."}, []string{"spec.cluster.etcd.prefix"}, nil},
 		"colours":          {[]string{"plan", "--color", ""}, []string{"auto", "never"}, nil},
+		"phases":           {[]string{"show", "--only", ""}, []string{"check", "adopt", "workers"}, nil},
+		"control planes":   {[]string{"run", "--control-planes", ""}, []string{"1", "3", "5"}, nil},
 		"nothing there":    {[]string{"plan", "--from", filepath.Join(from, "missing"), ""}, nil, []string{"missing"}},
 		"no server":        {[]string{"plan", "--kubeconfig", filepath.Join(from, "missing"), ""}, nil, []string{"missing"}},
 	} {

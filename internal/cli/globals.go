@@ -20,6 +20,8 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
 )
 
@@ -205,6 +207,7 @@ func (r *rendering) addTo(cmd *cobra.Command, phase bool) {
 	if phase {
 		flags.StringVar(&r.only, "only", "", "only one phase, by name or number (adopt, 4, phase/4)")
 		onlyTyped(cmd, "only")
+		complete(cmd, "only", fixed(append([]string{plan.PhaseCheck}, migrate.PhaseNames()...)...))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -154,7 +155,7 @@ func (p *printed) format(formats []string) (string, error) {
 	}
 	for _, out := range outs {
 		if out.file != "" {
-			return "", usage("-o "+out.format+" >"+out.file, "file %s cannot be named here: the answer goes to standard output", out.file)
+			return "", usage("-o "+out.format+" >"+shellescape.Quote(out.file), "file %s cannot be named here: the answer goes to standard output", out.file)
 		}
 	}
 	return outs[0].format, nil
@@ -181,7 +182,7 @@ func checkFolders(files ...string) error {
 		info, err := os.Stat(folder)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return usage("mkdir -p "+folder, "writing %s: the folder %s does not exist", file, folder)
+			return usage("mkdir -p "+shellescape.Quote(folder), "writing %s: the folder %s does not exist", file, folder)
 		case err != nil:
 			return fmt.Errorf("writing %s: %w", file, err)
 		case !info.IsDir():

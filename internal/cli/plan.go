@@ -391,14 +391,17 @@ func readDocument(name string, stdin io.Reader) (any, error) {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
 	if len(data) > maxSaved {
-		return nil, fmt.Errorf("reading %s: it is larger than any document", name)
+		return nil, withHint(fmt.Errorf("reading %s: it is larger than any document", name), aDocument)
 	}
 	document, err := report.Decode(data)
 	if err != nil {
-		return nil, withHint(fmt.Errorf("%s: %w", name, err), "give a file that migrate inventory, check or plan wrote as JSON or YAML")
+		return nil, withHint(fmt.Errorf("%s: %w", name, err), aDocument)
 	}
 	return document, nil
 }
+
+// aDocument is what is wanted where something else was given.
+const aDocument = "give a file that migrate inventory, check or plan wrote as JSON or YAML"
 
 // errNotStarted stands for work that a cancelled context kept from starting.
 var errNotStarted = errors.New("not started")

@@ -210,6 +210,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	s.addEngineFlags(cmd, o)
 	complete(cmd, "until", fixed(migrate.PhaseNames()...))
 	complete(cmd, "approve", fixed(migrate.Gates()...))
+	complete(cmd, "control-planes", fixed(strings.Split(playbook.Said(playbook.ControlPlanes()), ", ")...))
 }
 
 // addEngineFlags adds what every command that writes has.
@@ -998,7 +999,7 @@ func (s *session) engine(ctx context.Context, o runOptions, u *undertaking, view
 	}
 	namespace := u.namespace
 	if u.found.result.Namespace != namespace {
-		return nil, fmt.Errorf("cluster %s is migrated in namespace %s, and was translated into %s", u.id, namespace, u.found.result.Namespace)
+		return nil, withHint(fmt.Errorf("cluster %s is migrated in namespace %s, and was translated into %s", u.id, namespace, u.found.result.Namespace), "--target-namespace %s", namespace)
 	}
 	lock := &migrate.Lock{
 		Client: change.Client, Clock: clk, Key: migrate.LockKey(namespace, u.id), Holder: s.holder(),

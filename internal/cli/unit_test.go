@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -134,6 +135,32 @@ func TestEveryCommandHasExamplesAndEveryFlagAMeaning(t *testing.T) {
 		}
 	}
 	visit(root)
+}
+
+// TestEveryExampleIsACommandThatExists has a shell take it apart, and the program its flags and arguments.
+func TestEveryExampleIsACommandThatExists(t *testing.T) {
+	t.Parallel()
+	_, tree := newSession(App{})
+	var commands []string
+	for _, cmd := range family(tree) {
+		for line := range strings.Lines(cmd.Example) {
+			for part := range strings.SplitSeq(strings.TrimSpace(line), " | ") {
+				if part, _, _ = strings.Cut(part, " >"); strings.HasPrefix(part, "migrate ") {
+					commands = append(commands, part)
+				}
+			}
+		}
+	}
+	require.Greater(t, len(commands), 50)
+	for _, command := range commands {
+		words, err := exec.CommandContext(t.Context(), "sh", "-c", `printf '%s\n' `+command).Output()
+		require.NoError(t, err, command)
+		_, root := newSession(App{})
+		cmd, rest, err := root.Find(strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")[1:])
+		require.NoError(t, err, command)
+		require.NoError(t, cmd.ParseFlags(rest), command)
+		assert.NoError(t, cmd.ValidateArgs(cmd.Flags().Args()), command)
+	}
 }
 
 func TestAFlagWinsOverAVariableAVariableOverTheFile(t *testing.T) {

@@ -2,6 +2,7 @@ package estimate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -125,11 +126,11 @@ func plain(err error) error {
 	if !errors.As(err, &wrong) {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	wanted, known := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.String: "text", reflect.Slice: "a list"}[wrong.Type.Kind()]
+	wanted, known := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.Int64: "a whole number", reflect.Bool: "true or false", reflect.String: "text", reflect.Slice: "a list"}[wrong.Type.Kind()]
 	if !known {
 		wanted = "a mapping"
 	}
-	return fmt.Errorf("%s is of type %s; it must be %s", wrong.Field, wrong.Value, wanted)
+	return fmt.Errorf("%s is of type %s; it must be %s", cmp.Or(wrong.Field, "the whole"), wrong.Value, wanted)
 }
 
 // kindOf is the kind that a file says it is of. A plan is much larger than estimates: whoever read it has stopped somewhere in the middle, so the lines above that must do.

@@ -78,6 +78,7 @@ func TestWhatIsNoLogIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"{":                                    "x.jsonl:1: no event",
+		`{"v":"one"}`:                          "x.jsonl:1: no event: v is of type string; it must be a whole number",
 		`{"v":9,"seq":1}`:                      "x.jsonl:1: the event is of version 9; this program reads up to version " + strconv.Itoa(history.EventVersion),
 		`{"v":1,"seq":1,"type":"run.started"}`: "cluster, run or seq is missing",
 		log("a", "r", started("adopt/lock"), done("adopt/lock", "soon")): `x.jsonl:2: step adopt/lock: took is "soon"`,

@@ -47,7 +47,7 @@ func (l *Learner) Add(name string, log io.Reader) error {
 		}
 		var e history.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("%s:%d: no event: %w", name, number, err)
+			return fmt.Errorf("%s:%d: no event: %w", name, number, plain(err))
 		}
 		if err := l.event(&e); err != nil {
 			return fmt.Errorf("%s:%d: %w", name, number, err)
