@@ -70,6 +70,8 @@ type snapshot struct {
 	serviceOnce sync.Once
 	// redacted are the folders whose marker says that secrets are digests.
 	redacted []string
+	// twice are the keys that the YAML of an entry gives twice.
+	twice map[int][]string
 }
 
 // Open reads the index of a snapshot: a directory, a tar archive (also compressed), or a single file. Every Kubernetes object in
@@ -84,7 +86,7 @@ func Open(ctx context.Context, name string, opts Options) (Source, error) {
 	s := &snapshot{
 		documents: newDocuments(),
 		name:      filepath.Base(filepath.Clean(name)), opts: opts, catalog: newCatalog(), store: files, problems: problems,
-		mine: map[string][]int{}, inside: map[string][]int{}, clusterProblems: map[string][]finding.Finding{},
+		mine: map[string][]int{}, inside: map[string][]int{}, clusterProblems: map[string][]finding.Finding{}, twice: map[int][]string{},
 	}
 	if err := s.index(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("indexing snapshot: %w", err), s.Close())
@@ -104,6 +106,8 @@ type scanned struct {
 	entries  []entry
 	problems []finding.Finding
 	redacted bool
+	// twice are the keys that the YAML of an entry gives twice.
+	twice map[int][]string
 }
 
 // index scans all files, then decides which object belongs to which cluster.
@@ -127,6 +131,9 @@ func (s *snapshot) index(ctx context.Context) error {
 	}
 	intern := interner{}
 	for i := range results {
+		for n, texts := range results[i].twice {
+			s.twice[len(s.entries)+n] = texts
+		}
 		for _, e := range results[i].entries {
 			intern.ref(&e.ref)
 			e.home = intern.text(e.home)
@@ -578,6 +585,11 @@ func (s *snapshot) loadCluster(ctx context.Context, id string, brief bool) (*Clu
 	if err != nil {
 		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
 	}
+	for _, i := range indexes {
+		for _, text := range s.twice[i] {
+			problems = append(problems, problem(ProblemDuplicateKey, s.entries[i].ref.String(), "", "%s", text))
+		}
+	}
 	in := input{id: id, brief: brief, opts: s.opts, documents: s.documents, problems: append(problems, s.clusterProblems[id]...), redacted: s.isRedacted(id)}
 	in.service = s.serviceRecord(ctx, id)
 	inside := map[string]bool{}
@@ -814,18 +826,21 @@ func (s *scanner) yaml(r io.Reader, claimed bool) {
 	objects := 0
 	for n, doc := range splitYAML(data) {
 		at := yamlPlace{scanner: s, claimed: claimed, document: n + 1, line: doc.line, objects: &objects}
+		before, twice := len(s.result.entries), []string(nil)
 		if int64(len(doc.text)) > s.opts.MaxObjectBytes && !bytes.Contains(doc.text, []byte("List\n")) {
 			at.tooLarge()
 			continue
 		}
 		value, err := decodeYAML(doc, max(s.opts.MaxObjectBytes, 2*int64(len(doc.text))), func(line int, what string) {
 			if claimed {
-				s.report(ProblemDuplicateKey, "%s, document %d, line %d: %s", s.path(), n+1, line, what)
+				twice = append(twice, fmt.Sprintf("%s, document %d, line %d: %s", s.path(), n+1, line, what))
+				s.report(ProblemDuplicateKey, "%s", twice[len(twice)-1])
 			}
 		})
 		switch {
 		case err == nil:
 			at.value(value, "", "", 0)
+			s.saidTwice(before, twice)
 		case claimed:
 			at.malformed(err)
 		default:
@@ -833,6 +848,17 @@ func (s *scanner) yaml(r io.Reader, claimed bool) {
 			return
 		}
 	}
+}
+
+// saidTwice gives the keys that a document gives twice to its object, so that its cluster is told. Of several objects nobody knows which it is.
+func (s *scanner) saidTwice(entry int, twice []string) {
+	if len(twice) == 0 || len(s.result.entries) != entry+1 {
+		return
+	}
+	if s.result.twice == nil {
+		s.result.twice = map[int][]string{}
+	}
+	s.result.twice[entry] = twice
 }
 
 // yamlPlace is the document of a YAML file that is being read.

@@ -267,6 +267,28 @@ func TestAClusterIsToldWhatCouldNotBeReadWhereItsObjectsLie(t *testing.T) {
 	}
 }
 
+func TestAClusterIsToldOfKeysThatItsObjectGivesTwice(t *testing.T) {
+	t.Parallel()
+	twice := strings.Replace(minimalConfig, "metadata:\n", "metadata:\n  generation: 1\n  generation: 2\n", 1)
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: ab1cd, name: q}\n"
+	for name, test := range map[string]struct {
+		text string
+		want []string
+	}{
+		"its KVMConfig":   {twice, []string{"KVMConfig/default/ab1cd"}},
+		"another object":  {minimalConfig + "---\n" + pod, []string{"Pod/ab1cd/q"}},
+		"one of a list":   {minimalConfig + "---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: p, namespace: ab1cd, name: q}}\n- {apiVersion: v1, kind: Pod, metadata: {name: r, namespace: ab1cd}}\n", nil},
+		"nothing of this": {minimalConfig, nil},
+	} {
+		var told []string
+		for _, p := range withID(load(t, open(t, write(t, map[string]string{"a.yaml": test.text})), "ab1cd").Problems, ProblemDuplicateKey) {
+			told = append(told, p.Object)
+			assert.Contains(t, p.Message, "already set in map", name)
+		}
+		assert.Equal(t, test.want, told, name)
+	}
+}
+
 func TestWhatAnArchiveLacksMayBeOfEveryCluster(t *testing.T) {
 	t.Parallel()
 	name := archive(t,
