@@ -150,10 +150,12 @@ type shutGate struct {
 	start  fleet.Start
 	result migrate.Result
 	since  time.Time
+	// run is the one that ended there, by the migration; empty when it has not told of itself.
+	run string
 }
 
 // note keeps where a run ended. A cluster that must not rest there is people's business.
-func (g *shutGates) note(o *runOptions, start fleet.Start, result migrate.Result, now time.Time) {
+func (g *shutGates) note(o *runOptions, start fleet.Start, result migrate.Result, run string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.at, start.Cluster)
@@ -164,17 +166,19 @@ func (g *shutGates) note(o *runOptions, start fleet.Start, result migrate.Result
 	if g.at == nil {
 		g.at = map[string]shutGate{}
 	}
-	g.at[start.Cluster] = shutGate{gate: o.gates[at], start: start, result: result, since: now}
+	g.at[start.Cluster] = shutGate{gate: o.gates[at], start: start, result: result, since: now, run: run}
 }
 
-// of is the gate at which the same start of a cluster ended, unless that is so long ago that the run has to look itself.
+// of is the gate at which the same start of a cluster ended, unless that is so long ago that the run has to look itself, or somebody else's run has been at work since: it may have gone on.
 func (g *shutGates) of(start fleet.Start, now time.Time) (shutGate, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	shut, found := g.at[start.Cluster]
 	before := shut.start
-	before.Run = start.Run // The run that ended there has told of itself since.
-	before.Namespace = start.Namespace
+	if shut.run != "" {
+		before.Run = shut.run
+	}
+	before.Namespace = start.Namespace // The run that ended there may have made it.
 	return shut, found && before == start && now.Sub(shut.since) < mostKnocking
 }
 
@@ -559,14 +563,16 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 			result, err = s.runPatiently(ctx, o, outs, start.Cluster)
 		}
 	}
-	w.shut.note(&o, start, result, w.app.Clock.Now())
 	out := outcomeOf(result, err)
 	if start.Rest && result.Limited {
 		out.Standing, out.NotBefore = fleet.Ready, time.Time{} // It rests now, until its wave goes on.
 	}
+	run := ""
 	if out.Progress = w.standing(context.WithoutCancel(ctx), start); out.Progress != nil {
+		run = out.Progress.Run
 		completeOutcome(&out, out.Progress, start.Run)
 	}
+	w.shut.note(&o, start, result, run, w.app.Clock.Now())
 	out.Message = printableText(w.secrets.text(out.Message))
 	return out
 }
@@ -621,7 +627,8 @@ func (w *fleetWork) member(id string) *session {
 	s := w.session
 	app := s.app
 	app.Err = &lines{w: s.app.Err, lead: []byte(id + "  ")}
-	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists}
+	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists,
+		flags: s.flags, provenance: s.provenance, commands: s.commands}
 }
 
 // memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.

@@ -410,13 +410,16 @@ func TestAFleetAsksAShutGateAndNotTheCluster(t *testing.T) {
 	start := fleet.Start{Cluster: "al9qy", Wave: "all", Until: plan.PhaseWorkers}
 	result := migrate.Result{Outcome: migrate.Paused, Shut: "slo", Why: server.URL + " answers with status 503, and not 200", Message: "gate slo is shut", NotBefore: clk.Now().Add(10 * time.Minute)}
 	assert.Nil(t, w.askShut(t.Context(), start), "nothing is known of it")
-	w.shut.note(&o, start, result, clk.Now())
+	w.shut.note(&o, start, result, "r", clk.Now())
 	start.Run, start.Namespace = "r", "org-acme" // as the migration tells since
 	for range 5 {
 		clk.Step(10 * time.Minute)
 		assert.Equal(t, fleet.Outcome{Standing: fleet.Ready, Message: "gate slo is shut", NotBefore: clk.Now().Add(10 * time.Minute)}, w.runMember(t.Context(), start))
 	}
 	assert.Equal(t, int32(5), asked.Load())
+	elsewhere := start
+	elsewhere.Run = "another"
+	assert.Nil(t, w.askShut(t.Context(), elsewhere), "somebody else's run may have passed it")
 	further := start
 	further.Until = plan.PhaseFinalize
 	assert.Nil(t, w.askShut(t.Context(), further), "it is another goal")
@@ -424,14 +427,14 @@ func TestAFleetAsksAShutGateAndNotTheCluster(t *testing.T) {
 	assert.Nil(t, w.askShut(t.Context(), start), "once an hour the cluster is looked at")
 	assert.Equal(t, int32(5), asked.Load())
 
-	w.shut.note(&o, start, result, clk.Now())
+	w.shut.note(&o, start, result, "r", clk.Now())
 	status.Store(http.StatusOK)
 	assert.Nil(t, w.askShut(t.Context(), start), "it has opened")
 	for what, ended := range map[string]migrate.Result{
 		"a gate with checks": {Outcome: migrate.Paused, Shut: "etcd", NotBefore: clk.Now()}, "it must not rest": {Outcome: migrate.Paused, Shut: "slo", NotBefore: clk.Now(), Exposed: true}, "it went on": {Outcome: migrate.Reached},
 	} {
-		w.shut.note(&o, start, result, clk.Now())
-		w.shut.note(&o, start, ended, clk.Now())
+		w.shut.note(&o, start, result, "r", clk.Now())
+		w.shut.note(&o, start, ended, "r", clk.Now())
 		_, found := w.shut.of(start, clk.Now())
 		assert.False(t, found, what)
 	}
