@@ -76,7 +76,7 @@ func newMachine(t *testing.T, number int, script string) *machine {
 		Role: contract.RoleWorker, CPUs: 1, MemoryBytes: 192 << 20, Image: "small",
 		Disks:       []contract.Disk{{Name: contract.DiskRoot, SizeBytes: 64 << 20, Dir: contract.DisksDir}},
 		Accelerator: contract.AcceleratorTCG, Guest: contract.GuestConfig{Format: contract.FormatCloudConfig},
-		BootSeconds: 60, SilenceSeconds: 30, ShutdownSeconds: 30,
+		BootSeconds: 600, SilenceSeconds: 30, ShutdownSeconds: 30,
 	}}
 	for _, dir := range []string{"images/small", "disks", "etcd", "volumes/logs", "bootstrap", "run"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(m.dir, dir), 0o750))
