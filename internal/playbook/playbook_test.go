@@ -286,6 +286,13 @@ func TestALaterLayerTakesNothingAwayThatHasToBeAsked(t *testing.T) {
 	assert.Equal(t, builtInAgain, e.Spec.Gates[1].Again)
 	require.Len(t, e.Spec.Notifications, 1)
 	assert.Equal(t, "mail", e.Spec.Notifications[0].Name)
+
+	again := `spec:
+  gates: [{name: slo, before: [node], http: {url: "https://slo.example.com"}}]
+`
+	_, err = Read(nil, Defaults(), Layer{Name: "installation.yaml", Data: []byte(head + again)}, Layer{Name: "customer.yaml", Data: []byte(head + again)})
+	require.ErrorContains(t, err, "customer.yaml:4")
+	require.ErrorContains(t, err, "another gate is called slo, at installation.yaml:4")
 }
 
 // TestALaterLayerMovesNoClosedPeriod: what one layer closes stays closed at the same instants, and for the same phases.

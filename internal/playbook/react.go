@@ -82,8 +82,15 @@ func (e *Effective) reactionProblems() []problem {
 		add("spec", "it has %d gates, hooks and notifications; there can be %d", n, mostReactions)
 		return out
 	}
+	first := map[string]string{}
 	for i := range e.Spec.Gates {
-		out = append(out, e.Spec.Gates[i].problems(fmt.Sprintf("spec.gates[%d]", i))...)
+		path, name := fmt.Sprintf("spec.gates[%d]", i), e.Spec.Gates[i].Name
+		out = append(out, e.Spec.Gates[i].problems(path)...)
+		if at, taken := first[name]; taken {
+			add(path+".name", "another gate is called %s, at %s; whoever reads that it is shut has to know which one", name, at)
+			continue
+		}
+		first[name] = e.Origins[path+".name"]
 	}
 	for i, h := range e.Spec.Hooks {
 		path := fmt.Sprintf("spec.hooks[%d]", i)
