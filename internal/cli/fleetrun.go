@@ -627,8 +627,10 @@ func (w *fleetWork) member(id string) *session {
 	s := w.session
 	app := s.app
 	app.Err = &lines{w: s.app.Err, lead: []byte(id + "  ")}
-	return &session{app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists,
-		flags: s.flags, provenance: s.provenance, commands: s.commands}
+	return &session{
+		app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists,
+		flags: s.flags, provenance: s.provenance, commands: s.commands,
+	}
 }
 
 // memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.

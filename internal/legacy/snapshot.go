@@ -565,22 +565,7 @@ func (s *snapshot) loadCluster(ctx context.Context, id string, brief bool) (*Clu
 	if _, found := slices.BinarySearch(s.ids, id); !found {
 		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), ErrNotFound)
 	}
-	var indexes []int
-	for _, i := range s.mine[id] {
-		if !brief || inBrief(s.entries[i].ref) {
-			indexes = append(indexes, i)
-		}
-	}
-	for _, i := range s.shared {
-		if ref := s.entries[i].ref; ref.Kind == "Release" && isLegacy(ref) {
-			indexes = append(indexes, i)
-		}
-	}
-	for _, i := range s.inside[id] {
-		if !brief || s.entries[i].ref.Kind == "Node" {
-			indexes = append(indexes, i)
-		}
-	}
+	indexes := s.indexesOf(id, brief)
 	loaded, problems, err := s.objects(ctx, indexes)
 	if err != nil {
 		return nil, fmt.Errorf("loading cluster %s: %w", printable(id), err)
@@ -606,6 +591,27 @@ func (s *snapshot) loadCluster(ctx context.Context, id string, brief bool) (*Clu
 	}
 	in.insideKnown = len(s.inside[id]) > 0
 	return assemble(in), nil
+}
+
+// indexesOf are the entries that a cluster is assembled of.
+func (s *snapshot) indexesOf(id string, brief bool) []int {
+	var indexes []int
+	for _, i := range s.mine[id] {
+		if !brief || inBrief(s.entries[i].ref) {
+			indexes = append(indexes, i)
+		}
+	}
+	for _, i := range s.shared {
+		if ref := s.entries[i].ref; ref.Kind == "Release" && isLegacy(ref) {
+			indexes = append(indexes, i)
+		}
+	}
+	for _, i := range s.inside[id] {
+		if !brief || s.entries[i].ref.Kind == "Node" {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
 }
 
 func (s *snapshot) serviceRecord(ctx context.Context, id string) *ServiceRecord {

@@ -228,15 +228,21 @@ func TestAMigrationWhoseRunWasKilledIsTold(t *testing.T) {
 		"waits":                  {state: migrationv1alpha1.StatePaused, gone: gone},
 		"the lock has ended":     {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(_ *testing.T, _ *world, clk *testclock.FakeClock, _, _ *Lock) { clk.Step(151 * time.Second) }},
 		"or our clock is ahead":  {state: migrationv1alpha1.StateRunning, meanwhile: func(_ *testing.T, _ *world, clk *testclock.FakeClock, _, _ *Lock) { clk.Step(149 * time.Second) }},
-		"somebody took the lock": {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(t *testing.T, w *world, _ *testclock.FakeClock, _, _ *Lock) { w.unlock(t) }},
+		"somebody took the lock": {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(t *testing.T, w *world, _ *testclock.FakeClock, _, _ *Lock) {
+			t.Helper()
+			w.unlock(t)
+		}},
 		"it could not note an end": {state: migrationv1alpha1.StateRunning, since: began, meanwhile: func(t *testing.T, _ *world, _ *testclock.FakeClock, first, _ *Lock) {
+			t.Helper()
 			require.NoError(t, first.Release(t.Context()))
 		}},
 		"it has just ended": {state: migrationv1alpha1.StateRunning, meanwhile: func(t *testing.T, w *world, _ *testclock.FakeClock, first, _ *Lock) {
+			t.Helper()
 			w.says(t, migrationv1alpha1.StateReached, 1)
 			require.NoError(t, first.Release(t.Context()))
 		}},
 		"another run goes on": {state: migrationv1alpha1.StateRunning, gone: gone, meanwhile: func(t *testing.T, _ *world, _ *testclock.FakeClock, first, second *Lock) {
+			t.Helper()
 			require.NoError(t, first.Release(t.Context()))
 			require.NoError(t, second.Acquire(t.Context()))
 		}},

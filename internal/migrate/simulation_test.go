@@ -459,8 +459,9 @@ func (w *world) drive(way func(*Engine) (Result, error)) (result Result, alive b
 		}
 	}()
 	result, err := way(e)
-	assert.NoError(w.t, err)
-	if w.dead.Load() { // Workers that go together have nobody who could catch a panic of theirs.
+	assert.NoError(w.t, err) //nolint:testifylint // as in gapless
+	// Workers that go together have nobody who could catch a panic of theirs.
+	if w.dead.Load() {
 		return result, false
 	}
 	if result.Outcome == Paused || result.Outcome == Stopped {
@@ -645,15 +646,16 @@ func TestManyNights(t *testing.T) {
 			rapid.IntRange(0, 170).Draw(t, "cutoff"), rapid.IntRange(0, 170).Draw(t, "control plane"), rapid.IntRange(0, 60).Draw(t, "no return"), rapid.SampledFrom([]string{"finish-node", "finish-step"}).Draw(t, "overrun"), phases,
 			rapid.IntRange(0, 50).Draw(t, "soak"), rapid.IntRange(0, 90).Draw(t, "rest"), rapid.IntRange(0, 2).Draw(t, "per run"), rapid.SampledFrom([]string{"pause", "skip"}).Draw(t, "blocked"), rapid.IntRange(0, 2).Draw(t, "retries"), rapid.SampledFrom([]string{"stop", "hold-and-notify"}).Draw(t, "then"))
 		type cycle struct{ offset, shut int }
-		gates, known := "", map[string]cycle{}
+		var gates []string
+		known := map[string]cycle{}
 		for i := range rapid.IntRange(0, 2).Draw(t, "gates") {
 			name := fmt.Sprintf("g%d", i)
-			gates += fmt.Sprintf("{name: %s, before: [%s], http: {url: 'https://gate.test/%s'}, again: %s}, ", name,
+			gates = append(gates, fmt.Sprintf("{name: %s, before: [%s], http: {url: 'https://gate.test/%s'}, again: %s}", name,
 				rapid.SampledFrom([]string{"control-plane", "point-of-no-return", "node", "workers, finalize", "fence, control-plane, node"}).Draw(t, "where "+name+" stands"), name,
-				rapid.SampledFrom([]string{"30m", "2h"}).Draw(t, "again of "+name))
+				rapid.SampledFrom([]string{"30m", "2h"}).Draw(t, "again of "+name)))
 			known[name] = cycle{rapid.IntRange(0, 12).Draw(t, "offset of "+name), rapid.IntRange(0, 4).Draw(t, "shut hours of "+name)}
 		}
-		spec += "  gates: [" + gates + "]\n"
+		spec += "  gates: [" + strings.Join(gates, ", ") + "]\n"
 		shape := Shape{Workers: workers, ControlPlanes: rapid.SampledFrom([]int{1, 3}).Draw(t, "control planes")}
 		shape.Asked = rapid.SampledFrom([]map[string][]string{nil, {plan.PhaseWorkers: {"looked-at"}}, {plan.PhaseAdopt: {"board"}, plan.PhaseControlPlane: {"night"}, plan.PhaseWorkers: {"looked-at", "board"}, plan.PhaseFinalize: {"board"}}}).Draw(t, "approvals of the playbook's own")
 		w := worldOf(t, simulated(spec), shape)
