@@ -112,7 +112,7 @@ func TestTheCronJobRuns(t *testing.T) {
 	state := pod.Status.ContainerStatuses[0].State.Terminated
 	// The recorded cluster does not run, and its CA key is not given: the checks say so, after having looked at everything.
 	assert.Equal(t, int32(cli.CodeBlocked), state.ExitCode, log)
-	assert.Contains(t, log, "Nothing was written. migrate check "+id+" says more.")
+	assert.Contains(t, log, "Nothing was written. migrate check "+id+" --playbook /etc/migrate/playbook.yaml says more.")
 	assert.NotContains(t, log, "forbidden", "the rights are enough")
 }
 

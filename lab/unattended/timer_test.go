@@ -73,7 +73,7 @@ func TestTheTimerRuns(t *testing.T) {
 		return string(text)
 	}
 	twice := assert.Eventually(t, func() bool {
-		return strings.Count(heard(said), "Nothing was written. migrate check "+id+" says more.") > 1
+		return strings.Count(heard(said), "Nothing was written. migrate check "+id+" --playbook ") > 1
 	}, patience, time.Second)
 	require.True(t, twice, heard(log)+heard(said))
 	var state string
