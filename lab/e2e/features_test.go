@@ -229,10 +229,8 @@ func patientProbes(kcp *unstructured.Unstructured) error {
 		if component != "kube-controller-manager" {
 			probes += `,"readinessProbe":{"failureThreshold":3,"timeoutSeconds":60,"periodSeconds":20}`
 		}
-		if component == "etcd" {
-			// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it.
-			probes += `,"resources":{"requests":{"cpu":"800m"}}`
-		}
+		// kubeadm gives etcd the smallest share of a busy machine, and everything else waits for it. Together they leave room for what else a node has to have: it has one processor.
+		probes += `,"resources":{"requests":{"cpu":"` + map[string]string{"etcd": "400m", "kube-apiserver": "200m", "kube-controller-manager": "50m", "kube-scheduler": "50m"}[component] + `"}}`
 		files = append(files, map[string]any{
 			"path": patches + "/" + component + "1+strategic.json", "permissions": "0644",
 			"content": `{"spec":{"containers":[{"name":"` + component + `",` + probes + `,"env":[{"name":"GOGC","value":"200"},{"name":"` + one + `","value":"` + processor + `"}]}]}}`,
@@ -257,6 +255,12 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	}
 	if err := patientProbes(kcp); err != nil {
 		return err
+	}
+	for _, part := range []string{"initConfiguration", "joinConfiguration"} {
+		// kubeadm wants two processors for a control plane.
+		if err := set(kcp, []any{"NumCPU"}, base+"."+part+".nodeRegistration.ignorePreflightErrors"); err != nil {
+			return err
+		}
 	}
 	// Two seconds for an answer of etcd, of which two members have to agree, are too few; and that nothing has changed etcd need not tell each of an API server's watches every five seconds.
 	err := errors.Join(

@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -249,39 +248,6 @@ func TestProbesReachThePodOverTheNetwork(t *testing.T) {
 	require.NoError(t, err)
 	p = h.wait("http", "it is not ready", func(p *corev1.Pod) bool { return !isReady(p) })
 	assert.Zero(t, p.Status.ContainerStatuses[0].RestartCount)
-}
-
-// TestAContainerGivesWayUntilItHasBeenReadyForAWhile reads what the kernel says of the container's processes.
-func TestAContainerGivesWayUntilItHasBeenReadyForAWhile(t *testing.T) {
-	t.Parallel()
-	if _, err := os.Stat("/proc/self/autogroup"); errors.Is(err, os.ErrNotExist) {
-		t.Skip("this kernel does not share processors between sessions")
-	}
-	h := newHost(t)
-	h.create(h.pod("polite", "exec sleep 1000", func(p *corev1.Pod) {
-		p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/tmp/ready"}}}}
-	}))
-	h.create(h.pod("unasked", "exec sleep 1000", func(*corev1.Pod) {}))
-	way := func(pod string) string {
-		out, _, err := h.exec(pod, "", false, "cat", "/proc/1/autogroup")
-		require.NoError(t, err)
-		_, nice, _ := strings.Cut(strings.TrimSpace(out), " ")
-		return nice
-	}
-	running := func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }
-	h.wait("polite", "it runs", running)
-	assert.Equal(t, "nice 5", way("polite"))
-	h.wait("unasked", "it runs", running)
-	assert.Equal(t, "nice 0", way("unasked"))
-	_, _, err := h.exec("polite", "", false, "touch", "/tmp/ready")
-	require.NoError(t, err)
-	h.wait("polite", "it is ready", isReady)
-	assert.Equal(t, "nice 5", way("polite"), "it may not last")
-	require.Eventually(t, func() bool { return way("polite") == "nice 0" }, time.Minute, time.Second)
-	_, _, err = h.exec("polite", "", false, "rm", "/tmp/ready")
-	require.NoError(t, err)
-	h.wait("polite", "it is not ready", func(p *corev1.Pod) bool { return !isReady(p) })
-	assert.Equal(t, "nice 0", way("polite"), "it may be unready for want of processors")
 }
 
 func TestReadinessGateOfOthersDecidesAndStays(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -192,25 +191,6 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // ExitCode is valid after Done.
 func (p *Process) ExitCode() int { return p.code }
-
-// Yield says how far the container gives way to others that want the same processors, as a nice value of all its processes together; 0 is not at all.
-//
-// Nice values of single processes do nothing here: the kernel first shares the processors between sessions, and every container is one (sched(7), "The autogroup feature"). Where the kernel
-// has no such groups nobody gives way.
-func (p *Process) Yield(nice int) error {
-	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/autogroup", p.PID()), os.O_WRONLY, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		_, err = f.WriteString(strconv.Itoa(nice))
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("having a container give way: %w", err)
-	}
-	return nil
-}
 
 // Signal sends a signal to the container's first process. A container that has ended does not mind.
 func (p *Process) Signal(s syscall.Signal) {

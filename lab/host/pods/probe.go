@@ -144,7 +144,7 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 	}
 	switch {
 	case kind == readinessProbe:
-		w.markReady(u, r, s)
+		u.ready = ok
 	case ok && kind == startupProbe:
 		w.markStarted(u, r)
 	case !ok:
@@ -155,15 +155,6 @@ func (w *worker) probed(ctx context.Context, u *unit, r *run, kind probeKind, p 
 			grace = time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
 		}
 		w.stop(ctx, u, grace)
-	}
-}
-
-// markReady says whether a container is ready. Once it has been so for a while, it has its full share of the processors.
-func (w *worker) markReady(u *unit, r *run, s *streak) {
-	u.ready = s.ok
-	if s.ok && s.count >= settled && !r.served {
-		r.served = true
-		w.yield(u, r, 0)
 	}
 }
 

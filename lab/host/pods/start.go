@@ -29,8 +29,6 @@ type run struct {
 	startup chan struct{} // Closed when the container counts as started.
 	counts  map[probeKind]*streak
 
-	// served says that the container has been ready for a while.
-	served   bool
 	stopping bool
 	grace    time.Duration
 	killAt   time.Time
@@ -136,9 +134,6 @@ func (w *worker) start(ctx context.Context, u *unit, spec *container.Spec, env [
 	w.containerEvent(u, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", u.spec.Image))
 	w.containerEvent(u, corev1.EventTypeNormal, "Created", "Created container: "+u.spec.Name)
 	w.containerEvent(u, corev1.EventTypeNormal, "Started", "Started container "+u.spec.Name)
-	if u.spec.ReadinessProbe != nil {
-		w.yield(u, r, niceUntilReady)
-	}
 	probing, cancel := context.WithCancel(ctx)
 	r.cancel = cancel
 	if hook := u.spec.Lifecycle; hook != nil && hook.PostStart != nil {
@@ -146,21 +141,6 @@ func (w *worker) start(ctx context.Context, u *unit, spec *container.Spec, env [
 		return
 	}
 	w.begin(probing, u, r)
-}
-
-// niceUntilReady leaves a quarter to who is not ready yet, as long as somebody who was has use for the rest. Two virtual machines want four processors while one of them boots, and the other one's
-// API server, which answers in a tenth of a second alone, then lost its connections to etcd after ten seconds and spent all it got on making them again: on two processors it did not come back in twenty minutes.
-const niceUntilReady = 5
-
-// settled is how many readiness probes in a row have to succeed until a container gives way to nobody any more. Once is too early: the API server of a control plane that joins answers now and
-// then, long before its etcd has a vote, and with its full share it took the other one's away.
-const settled = 12
-
-// yield has a container give way to others until it has been ready for a while. Afterwards it does not, ready or not: it may be unready for want of processors.
-func (w *worker) yield(u *unit, r *run, nice int) {
-	if err := r.process.Yield(nice); err != nil {
-		w.log.WithError(err).WithField("container", u.spec.Name).Warn("the container shares processors as before")
-	}
 }
 
 // postStart runs the hook. The container counts as running only after it, and ends if it fails.
