@@ -59,6 +59,8 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		"less than nothing":       {"--memory-overhead=-1Gi", `--memory-overhead "-1Gi": has to be an amount`},
 		"no accelerator":          {"--accelerator=xen", `--accelerator "xen": has to be auto, kvm or tcg`},
 		"no time to boot":         {"--boot-timeout=0s", "--boot-timeout 0s: has to be between 1s and 24h"},
+		"no time to drain":        {"--eviction-timeout=0s", "--eviction-timeout 0s: has to be between 1s and 24h"},
+		"less than no logs":       {"--followed-logs=-1", "--followed-logs -1: cannot be negative"},
 		"nobody works":            {"--kvmmachine-concurrency=0", "--kvmmachine-concurrency 0: has to be at least 1"},
 		"endless resync":          {"--sync-period=1ms", "--sync-period 1ms: has to be at least 1s"},
 		"a leader that cannot be": {"--leader-elect-lease-duration=1s", "--leader-elect-lease-duration has to be longer"},

@@ -163,6 +163,9 @@ func (o *Options) validateMachines() []error {
 	default:
 		bad("--accelerator %q: has to be auto, kvm or tcg", o.accelerator)
 	}
+	if o.Machines.EvictionTimeout < time.Second || o.Machines.EvictionTimeout > 24*time.Hour {
+		bad("--eviction-timeout %s: has to be between 1s and 24h", o.Machines.EvictionTimeout)
+	}
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
@@ -186,6 +189,9 @@ func (o *Options) validateManager() []error {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if o.LeaderElect && (o.LeaseDuration <= o.RenewDeadline || o.RenewDeadline <= o.RetryPeriod) {
 		bad("--leader-elect-lease-duration has to be longer than --leader-elect-renew-deadline, and that longer than --leader-elect-retry-period")
+	}
+	if o.FollowedLogs < 0 {
+		bad("--followed-logs %d: cannot be negative", o.FollowedLogs)
 	}
 	for _, c := range []struct {
 		flag  string

@@ -49,6 +49,11 @@ func nameOf(c *infrav1.KVMCluster) (*field.Path, string) {
 	if label := c.Labels[clusterv1.ClusterNameLabel]; label != "" {
 		return field.NewPath("metadata", "labels").Key(clusterv1.ClusterNameLabel), label
 	}
+	for i, owner := range c.OwnerReferences {
+		if owner.Kind == clusterv1.ClusterKind {
+			return field.NewPath("metadata", "ownerReferences").Index(i).Child("name"), owner.Name
+		}
+	}
 	return field.NewPath("metadata", "name"), c.Name
 }
 

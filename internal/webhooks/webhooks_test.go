@@ -318,6 +318,9 @@ func TestCluster(t *testing.T) {
 		"Endpoints twice": {func(c *infrav1.KVMCluster) {
 			c.Spec.Endpoints = []infrav1.EndpointsReference{{Namespace: "a", Name: "b"}, {Namespace: "a", Name: "b"}}
 		}, `spec.endpoints[1]: Duplicate value: "a/b"`},
+		"long name of the owner": {func(c *infrav1.KVMCluster) {
+			c.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "a123456789-123456789-123456789-123456789-123456789"}}
+		}, "metadata.ownerReferences[0].name: Invalid value"},
 		"long name":                       {func(c *infrav1.KVMCluster) { c.Name = "a123456789-123456789-123456789-123456789-123456789" }, "metadata.name: Invalid value"},
 		"longest name":                    {func(c *infrav1.KVMCluster) { c.Name = "a" + strings.Repeat("1", 48) }, ""},
 		"longest name with a digit first": {func(c *infrav1.KVMCluster) { c.Name = strings.Repeat("1", 45) }, ""},

@@ -30,8 +30,8 @@ const (
 	trialWork = 200 * time.Millisecond
 	// trialLook is how often that is looked at: the kernel tells nobody when a thread of another process has worked for so long.
 	trialLook = 20 * time.Millisecond
-	// trialTime ends the trial of a guest that neither works nor ends.
-	trialTime = 5 * time.Second
+	// trialTime ends the trial of a guest that neither works nor ends. It is long: after a reboot of a host, all of its virtual machines start at once.
+	trialTime = 20 * time.Second
 	// vcpu is the name that QEMU gives the thread of the guest's only processor, with debug-threads=on.
 	vcpu = "CPU 0/KVM"
 )
@@ -64,7 +64,7 @@ type Trial struct {
 //
 //  1. what was chosen, if that is not "auto";
 //  2. what an earlier trial on this boot of the host said;
-//  3. what a trial says now, which is kept for the next time if there is room.
+//  3. what a trial says now, which is kept for the next time if it says something of the host, and there is room.
 func (t Trial) Decide(ctx context.Context, chosen contract.Accelerator) (*Verdict, error) {
 	switch chosen {
 	case contract.AcceleratorKVM, contract.AcceleratorTCG:
@@ -87,6 +87,9 @@ func (t Trial) Decide(ctx context.Context, chosen contract.Accelerator) (*Verdic
 			return nil, fmt.Errorf("trying KVM: %w", ctx.Err())
 		}
 		found.Accelerator, found.Reason = contract.AcceleratorTCG, err.Error()
+		if errors.Is(err, errUnsure) {
+			return found, nil
+		}
 	}
 	if err := t.keep(found); err != nil {
 		// Most often the disk is full, and who makes the machine's own disks says that better. The next start tries again.
@@ -128,9 +131,9 @@ func (t Trial) run(ctx context.Context) error {
 	}
 	rom := filepath.Join(t.Scratch, "probe.rom")
 	if err := os.WriteFile(rom, probeROM(), 0o600); err != nil {
-		return fmt.Errorf("writing the probe guest: %w", err)
+		return fmt.Errorf("writing the probe guest, %w: %w", errUnsure, err)
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, trialTime, fmt.Errorf("the probe guest did not come to its end within %s", trialTime))
+	limited, cancel := context.WithTimeoutCause(ctx, trialTime, fmt.Errorf("the probe guest did not come to its end within %s, %w", trialTime, errUnsure))
 	defer cancel()
 	limited, stop := context.WithCancelCause(limited)
 	defer stop(nil)
@@ -189,4 +192,8 @@ func workOf(pid int, name string) (time.Duration, bool) {
 	return 0, false
 }
 
-var errNotRun = errors.New("unexpected end")
+var (
+	errNotRun = errors.New("unexpected end")
+	// errUnsure says nothing of the host: it may have been busy, or full. Kept, it would have all later machines emulated until the host's next reboot.
+	errUnsure = errors.New("which may pass")
+)
