@@ -121,7 +121,7 @@ type HostVolume struct {
 
 	// hostPath is an absolute directory on the management cluster node.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^/`
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="has to be an absolute path, for example /srv/data"
 	// +kubebuilder:validation:MaxLength=4096
 	HostPath string `json:"hostPath,omitempty"`
 
@@ -139,7 +139,7 @@ type EtcdVolume struct {
 	// A machine that moves to another node starts empty there. The directory stays when the machine goes, with all of the cluster's
 	// Secrets in it: whoever owns the node removes it.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^/`
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="has to be an absolute path, for example /srv/data"
 	// +kubebuilder:validation:MaxLength=4096
 	HostPath string `json:"hostPath,omitempty"`
 
@@ -171,14 +171,14 @@ func (m *KVMMachine) InitiatorName() string {
 type ISCSI struct {
 	// initiatorName is written to /etc/iscsi/initiatorname.iscsi. Storage arrays authorise by it: no two running machines may share one.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(iqn\.[0-9]{4}-[0-9]{2}\.|eui\.|naa\.).+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(iqn[.][0-9]{4}-[0-9]{2}[.]|eui[.]|naa[.]).+$')",message="has to begin with iqn., a month and a dot, with eui. or with naa., for example iqn.2016-04.com.example:host"
 	// +kubebuilder:validation:MinLength=5
 	// +kubebuilder:validation:MaxLength=223
 	InitiatorName string `json:"initiatorName,omitempty"`
 
 	// initiatorNamePrefix is completed with the machine's name, so that a template gives every machine a name of its own.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(iqn\.[0-9]{4}-[0-9]{2}\.|eui\.|naa\.).+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(iqn[.][0-9]{4}-[0-9]{2}[.]|eui[.]|naa[.]).+$')",message="has to begin with iqn., a month and a dot, with eui. or with naa., for example iqn.2016-04.com.example:host"
 	// +kubebuilder:validation:MinLength=5
 	// +kubebuilder:validation:MaxLength=160
 	InitiatorNamePrefix string `json:"initiatorNamePrefix,omitempty"`

@@ -9,7 +9,7 @@ import (
 
 // Size is an amount of memory or storage: a Kubernetes quantity such as 16Gi or 40G.
 // A trailing B is allowed (8GB, 8GiB), because the provider's cluster templates use it.
-// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?([KkMGT]i?B?)?$`
+// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]+([.][0-9]+)?([KkMGT]i?B?)?$')",message="has to be a size without a blank, for example 16Gi or 40G"
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=32
 type Size string

@@ -118,6 +118,17 @@ func TestClusterFromCreationToDeletion(t *testing.T) {
 		return s.find(t, "demo", s.cluster) && s.cluster.Status.FailureDomains[0].Name == "moved"
 	})
 
+	// A changed spec that was seen is noted as such, also by Paused: who resumes a migration waits for that.
+	infra := s.infra(t)
+	unchanged := infra.DeepCopy()
+	infra.Spec.WorkerPorts[0].Name = "tls"
+	require.NoError(t, s.Patch(t.Context(), infra, client.MergeFrom(unchanged)))
+	s.until(t, "its observation is noted", func() bool {
+		now := s.infra(t)
+		c := meta.FindStatusCondition(now.Status.Conditions, clusterv1.PausedCondition)
+		return now.Generation > unchanged.Generation && c != nil && c.ObservedGeneration == now.Generation
+	})
+
 	// Traffic follows the machines.
 	m1, p1 := s.machine(t, "m1", contract.RoleControlPlane, "10.1.0.1", true)
 	m2, p2 := s.machine(t, "m2", contract.RoleControlPlane, "10.1.0.2", true)

@@ -171,6 +171,43 @@ func TestOnlyControlPlaneIsNotEvicted(t *testing.T) {
 	assert.False(t, d.evictable(t, m))
 }
 
+// TestAVirtualMachineThatNeverRanIsLetGo at once: nothing is in it, and a control plane that is one of two would wait for the other for ever.
+func TestAVirtualMachineThatNeverRanIsLetGo(t *testing.T) {
+	t.Parallel()
+	d := needMachineLab(t).newDemo(t)
+	old := d.newMachine(t, "cp-old", asControlPlane)
+	d.podIsReady(t, d.boot(t, old), corev1.ConditionTrue)
+	m := d.newMachine(t, "cp-new", asControlPlane)
+	pod := d.pod(t, m)
+	d.schedule(t, pod, "host-1")
+
+	d.evicting(t, pod, 0)
+	c := d.condition(t, m, infrav1.GuestDrainedCondition, kvmmachine.ReasonDrained)
+	assert.Contains(t, c.Message, "has never run")
+	assert.True(t, d.evictable(t, m))
+}
+
+// TestWhoOrphansAMachineThatIsDrainedGetsItsNodeBack.
+func TestWhoOrphansAMachineThatIsDrainedGetsItsNodeBack(t *testing.T) {
+	t.Parallel()
+	d, workload := needMachineLab(t).newConnected(t)
+	m := d.newMachine(t, "kept")
+	pod := d.boot(t, m)
+	newNode(t, workload, "kept", corev1.ConditionTrue)
+	d.condition(t, m, infrav1.NodeReadyCondition, "FromTest")
+	d.evicting(t, pod, 0)
+	d.condition(t, m, infrav1.GuestDrainedCondition, kvmmachine.ReasonDrained)
+	require.True(t, unschedulable(t, workload, "kept"))
+
+	require.NoError(t, d.Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"deletionPolicy":"Orphan"}}`))))
+	require.NoError(t, d.Delete(t.Context(), m))
+	d.gone(t, m)
+	assert.False(t, unschedulable(t, workload, "kept"))
+	require.NoError(t, d.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+	assert.NotContains(t, pod.Labels, infrav1.EvictableLabel)
+	assert.NotContains(t, pod.Annotations, infrav1.EvictionRequestedAnnotation)
+}
+
 // podIsReady plays the kubelet that has probed a pod.
 func (d *demo) podIsReady(t *testing.T, pod *corev1.Pod, status corev1.ConditionStatus) {
 	t.Helper()

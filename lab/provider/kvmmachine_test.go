@@ -90,6 +90,9 @@ func TestMachineBecomesAVirtualMachine(t *testing.T) {
 	require.True(t, eventually(t, func() bool { return d.gate(t, pod) == corev1.ConditionTrue }), "traffic for a ready worker")
 	// The pod's gate is written first, the machine's own condition at the end of the same look.
 	require.True(t, eventually(t, func() bool { return meta.IsStatusConditionTrue(d.reread(t, m).Status.Conditions, nodeCondition) }), "the machine says so, too")
+	now = d.reread(t, m)
+	require.Greater(t, now.Generation, int64(1), "its provider id was recorded")
+	assert.Equal(t, now.Generation, meta.FindStatusCondition(now.Status.Conditions, clusterv1.PausedCondition).ObservedGeneration, "who resumes a migration waits for it")
 	d.quiet(t, m)
 	assert.Len(t, d.pods(t), 1)
 	budget := &policyv1.PodDisruptionBudget{}

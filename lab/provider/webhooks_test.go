@@ -74,6 +74,22 @@ func TestInvalidObjectsAreRefused(t *testing.T) {
 			validMachine(func(m *infrav1.KVMMachine) { m.Name, m.Spec.Resources.CPU = "webhook", infrav1.MaxCPUs+1 }),
 			"spec.resources.cpu in body should be less than or equal to 288",
 		},
+		"size with a blank": {
+			validMachine(func(m *infrav1.KVMMachine) { m.Name, m.Spec.Resources.Memory = "webhook", "8 GB" }),
+			`spec.resources.memory: Invalid value: "8 GB": has to be a size without a blank, for example 16Gi or 40G`,
+		},
+		"relative directory": {
+			validMachine(func(m *infrav1.KVMMachine) {
+				m.Name, m.Spec.HostVolumes = "webhook", []infrav1.HostVolume{{MountTag: "d", HostPath: "srv"}}
+			}),
+			`spec.hostVolumes[0].hostPath: Invalid value: "srv": has to be an absolute path, for example /srv/data`,
+		},
+		"initiator name": {
+			validMachine(func(m *infrav1.KVMMachine) {
+				m.Name, m.Spec.ISCSI = "webhook", &infrav1.ISCSI{InitiatorName: "iqn.com.example:a"}
+			}),
+			`spec.iscsi.initiatorName: Invalid value: "iqn.com.example:a": has to begin with iqn., a month and a dot, with eui. or with naa., for example iqn.2016-04.com.example:host`,
+		},
 		"template, by its schema": {
 			template(func(s *infrav1.KVMMachineSpec) { s.ISCSI = &infrav1.ISCSI{InitiatorName: "iqn.2016-04.com.example:a"} }),
 			"no two may share an initiator name: set spec.template.spec.iscsi.initiatorNamePrefix instead of initiatorName",

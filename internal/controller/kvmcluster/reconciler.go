@@ -81,13 +81,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (resul
 		return ctrl.Result{}, fmt.Errorf("finding the Cluster of KVMCluster %s: %w", request, err)
 	}
 	deleting := !infra.DeletionTimestamp.IsZero()
-	if mine, err := r.claim(ctx, cluster, infra); err != nil || !mine {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-
+	// Before the pause is looked at: a changed spec that was seen is noted by Paused in memory only, and who resumes a migration waits for it.
 	helper, err := patch.NewHelper(infra, r.Client)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("preparing to patch KVMCluster %s: %w", request, err)
+	}
+	if mine, err := r.claim(ctx, cluster, infra); err != nil || !mine {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	defer func() {
 		patchErr := helper.Patch(ctx, infra, patch.WithOwnedConditions{Conditions: []string{
@@ -176,14 +176,16 @@ func (r *Reconciler) ensure(ctx context.Context, s *scope) error {
 	if apiErr == nil {
 		s.infra.Status.Initialization.Provisioned = new(true)
 	}
-	err := failure.Join(apiErr, external)
-	setConditions(s, err)
-	var unusable *UnusableError
-	if apiErr == nil && errors.As(external, &unusable) {
-		// Nothing here can mend it; the condition says it, and a changed spec or the next resync tries again.
-		return nil
-	}
-	return err
+	setConditions(s, failure.Join(apiErr, external))
+	return failure.Join(apiErr, passing(external))
+}
+
+// passing leaves out what nothing here can mend: the condition says it, and a changed spec or the next resync tries again.
+func passing(err error) error {
+	return failure.Join(slices.DeleteFunc(slices.Clone(failure.All(err)), func(one error) bool {
+		var unusable *UnusableError
+		return errors.As(one, &unusable)
+	})...)
 }
 
 // defaultEndpoint fills in the endpoint: what the Cluster says, otherwise the Service's name inside the management cluster.
@@ -280,10 +282,7 @@ func (r *Reconciler) serveOn(ctx context.Context, s *scope) error {
 		return err
 	}
 	external := r.ensureExternal(ctx, s)
-	if unusable := (*UnusableError)(nil); errors.As(external, &unusable) {
-		external = nil // Nothing here can mend it, and trying again would not.
-	}
-	return failure.Join(r.ensureObjects(ctx, s), external)
+	return failure.Join(r.ensureObjects(ctx, s), passing(external))
 }
 
 func finalizerOff(infra *infrav1.KVMCluster) {

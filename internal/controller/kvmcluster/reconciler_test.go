@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
@@ -569,6 +570,14 @@ func TestListedEndpointsAreKeptCurrent(t *testing.T) {
 			assert.Equal(t, []string{"172.23.11.2"}, addresses(w))
 		})
 	}
+	t.Run("an entry that cannot be used hides no failure of another", func(t *testing.T) {
+		t.Parallel()
+		away := errors.New("the API server is away")
+		unusable := &UnusableError{"al9qy", "master", "there is no Service of this name"}
+		require.NoError(t, passing(unusable))
+		require.NoError(t, passing(failure.Join(unusable, unusable)))
+		require.ErrorIs(t, passing(failure.Join(unusable, away)), away)
+	})
 	t.Run("missing Endpoints are made", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, spec, &corev1.Service{ObjectMeta: legacy}, adopted.DeepCopy(), adoptedPod.DeepCopy())

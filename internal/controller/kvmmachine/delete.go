@@ -2,7 +2,9 @@ package kvmmachine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/controller/vmpod"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/vm/contract"
 )
 
 // overdueMargin is how much longer than its grace period a pod may take before somebody is told.
@@ -58,7 +62,8 @@ func (r *Reconciler) orphan(ctx context.Context, s *scope) (ctrl.Result, bool, e
 	return ctrl.Result{}, err == nil, err
 }
 
-// keepPod takes the pod's owner off, and puts the pod back under the disruption budget if it was free to be evicted: who orphans a machine wants its disks, and nobody would take the leave back.
+// keepPod takes the pod's owner off, and takes back what an eviction has begun, a leave to go above all: who orphans a machine wants its disks, and nobody would do it later. The guest's Node is
+// uncordoned if it can be asked; a workload cluster that is gone keeps nobody from letting go.
 func (r *Reconciler) keepPod(ctx context.Context, s *scope) error {
 	pod, err := r.findPod(ctx, s.machine)
 	if err != nil || pod == nil || !isPodOf(s.machine, pod) {
@@ -68,10 +73,25 @@ func (r *Reconciler) keepPod(ctx context.Context, s *scope) error {
 	if err := r.ensureOwnership(ctx, s); err != nil {
 		return err
 	}
-	if _, free := pod.Labels[infrav1.EvictableLabel]; !free {
+	if _, free := pod.Labels[infrav1.EvictableLabel]; free {
+		if err := r.setEvictable(ctx, pod, false); err != nil {
+			return err
+		}
+	}
+	if _, asked := pod.Annotations[infrav1.EvictionRequestedAnnotation]; !asked {
 		return nil
 	}
-	return r.setEvictable(ctx, pod, false)
+	err = r.lookAtNode(ctx, s)
+	if err == nil && s.node == nil && !s.known && s.cluster != nil {
+		err = errors.New("the workload cluster cannot be asked")
+	}
+	if err == nil {
+		err = r.withdrawEviction(ctx, s)
+	}
+	if err != nil {
+		r.warn(s.machine, "StillCordoned", "Delete", fmt.Sprintf("the guest's Node may still be cordoned for an eviction (%s): look, and say kubectl uncordon %s in the workload cluster", err, vmpod.NodeName(s.machine)))
+	}
+	return nil
 }
 
 // podToDelete returns the machine's pod, past the cache if the cache has none: only what is really gone may be forgotten.
@@ -96,6 +116,7 @@ func (r *Reconciler) endPod(ctx context.Context, m *infrav1.KVMMachine, pod *cor
 	endEviction(m)
 	if pod.DeletionTimestamp == nil {
 		r.transition(m, no(ReasonStopping, "pod "+key.String()+" has been asked to end"))
+		r.tellWhatStays(m, pod)
 		err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
 		return ctrl.Result{RequeueAfter: overdueMargin}, wrap(client.IgnoreNotFound(err), "deleting pod %s", key)
 	}
@@ -112,6 +133,15 @@ func (r *Reconciler) endPod(ctx context.Context, m *infrav1.KVMMachine, pod *cor
 	r.transition(m, no(ReasonStuck, fmt.Sprintf("pod %s should have ended at %s and has not: if host %s is lost for good, delete the pod by force; finalizers: %v",
 		key, pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName, pod.Finalizers)))
 	return ctrl.Result{RequeueAfter: overdueMargin}, nil
+}
+
+// tellWhatStays names what is left on the host of a control plane machine whose etcd is there: nobody but the host's owner can remove it.
+func (r *Reconciler) tellWhatStays(m *infrav1.KVMMachine, pod *corev1.Pod) {
+	v := m.Spec.EtcdVolume
+	if v == nil || v.HostPath == "" || pod.Spec.NodeName == "" || contract.Role(pod.Labels[infrav1.RoleLabel]) != contract.RoleControlPlane {
+		return
+	}
+	r.warn(m, "EtcdDataStay", "Delete", fmt.Sprintf("etcd's data stay on host %s in %s, with the Secrets of the cluster in them: remove them when nobody needs them", pod.Spec.NodeName, path.Join(v.HostPath, m.Name)))
 }
 
 // release takes off an adopted pod the finalizers whose owner no longer runs, once its containers have really ended.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,9 @@ func (r *Reconciler) serveEviction(ctx context.Context, s *scope) (ctrl.Result, 
 	if err != nil || remembered <= 0 { // Nobody asked, or it cannot be told when, or they gave up.
 		return ctrl.Result{}, r.withdrawEviction(ctx, s)
 	}
+	if neverRan(s.pod) {
+		return r.letEmptyGo(ctx, s, remembered)
+	}
 	if why, err := r.needed(ctx, r.Client, s); err != nil || why != "" {
 		return r.refuse(ctx, s, why, err)
 	}
@@ -72,6 +76,24 @@ func (r *Reconciler) serveEviction(ctx context.Context, s *scope) (ctrl.Result, 
 		return r.refuse(ctx, s, why, err)
 	}
 	r.eviction(s.machine, state)
+	return ctrl.Result{RequeueAfter: remembered}, nil
+}
+
+// neverRan tells of a virtual machine that has not come to be, because its host lacks the launcher's image, for example. No etcd and no pods are in it, and nothing would be drained.
+func neverRan(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodPending && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+	})
+}
+
+// letEmptyGo lets a virtual machine go that has never run.
+func (r *Reconciler) letEmptyGo(ctx context.Context, s *scope, remembered time.Duration) (ctrl.Result, error) {
+	if _, done := s.pod.Labels[infrav1.EvictableLabel]; !done {
+		if err := r.setEvictable(ctx, s.pod, true); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	r.eviction(s.machine, yes(ReasonDrained, "the virtual machine has never run; the next eviction passes"))
 	return ctrl.Result{RequeueAfter: remembered}, nil
 }
 

@@ -237,11 +237,28 @@ func (r *Reconciler) ensureBudget(ctx context.Context, s *scope) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reading the disruption budget of Cluster %s: %w", s.cluster.Name, err)
 	}
+	if err != nil {
+		if err := r.budgetIsFree(ctx, client.ObjectKeyFromObject(wanted)); err != nil {
+			return err
+		}
+	}
 	if err == nil && equality.Semantic.DeepEqual(budget.Spec, wanted.Spec) && contains(budget.Labels, wanted.Labels) &&
 		equality.Semantic.DeepEqual(budget.OwnerReferences, wanted.OwnerReferences) {
 		return nil
 	}
 	return r.apply(ctx, wanted)
+}
+
+// budgetIsFree is an error when somebody else's disruption budget has the name that is needed. The cache holds only the provider's own, so it is asked past it.
+func (r *Reconciler) budgetIsFree(ctx context.Context, key client.ObjectKey) error {
+	found := &policyv1.PodDisruptionBudget{}
+	if err := r.APIReader.Get(ctx, key, found); err != nil {
+		return wrap(client.IgnoreNotFound(err), "reading PodDisruptionBudget %s", key)
+	}
+	if found.Labels[vmpod.ManagedByLabel] == vmpod.ManagedBy {
+		return nil
+	}
+	return fmt.Errorf("PodDisruptionBudget %s exists and is somebody else's: delete or rename it, it is left alone", key)
 }
 
 // ensureOwnership makes pod and claim go with the KVMMachine, or not: with the policy Orphan they must not be the garbage

@@ -109,11 +109,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if wait := r.makersTurn(s); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
+	before := machine.Status.DeepCopy()
 	if isPaused, again, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, machine); err != nil || isPaused || again {
 		return ctrl.Result{}, wrap(err, "noting the pause of KVMMachine %s", req)
 	}
 
-	before := machine.Status.DeepCopy()
 	result, gone, err := r.act(ctx, s)
 	if !gone {
 		r.summarize(machine)

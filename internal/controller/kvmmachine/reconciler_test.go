@@ -172,7 +172,7 @@ func applyStatus(ctx context.Context, c client.Client, obj runtime.ApplyConfigur
 	}
 	foreign := conditions.Get(current, clusterv1.PausedCondition)
 	current.Status = applied.Status
-	if foreign != nil {
+	if foreign != nil && conditions.Get(applied, clusterv1.PausedCondition) == nil {
 		conditions.Set(current, *foreign)
 	}
 	return c.Status().Update(ctx, current)
@@ -595,7 +595,9 @@ func TestAnOrphanIsNotEvictedAfterAll(t *testing.T) {
 	w.settle(t)
 	pod := w.pod(t)
 	pod.Labels[infrav1.EvictableLabel] = evictable
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, infrav1.EvictionRequestedAnnotation, w.clock.Now().UTC().Format(time.RFC3339))
 	require.NoError(t, w.Update(t.Context(), pod))
+	w.events() // what was told before
 
 	m := w.machine(t)
 	m.Spec.DeletionPolicy = infrav1.DeletionPolicyOrphan
@@ -607,6 +609,30 @@ func TestAnOrphanIsNotEvictedAfterAll(t *testing.T) {
 	pod = w.pod(t)
 	assert.Nil(t, metav1.GetControllerOf(pod))
 	assert.NotContains(t, pod.Labels, infrav1.EvictableLabel)
+	assert.Contains(t, w.events(), "Warning StillCordoned the guest's Node may still be cordoned for an eviction (the workload cluster cannot be asked): look, and say kubectl uncordon m in the workload cluster")
+}
+
+// TestAForeignBudgetIsLeftAlone, and said.
+func TestAForeignBudgetIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	foreign := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "org", Name: "demo-virtual-machines", Labels: map[string]string{"team": "other"}}}
+	w := newWorld(t, nil, foreign)
+	// The cache holds only the provider's own.
+	w.reconciler.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // it is one
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if _, budget := obj.(*policyv1.PodDisruptionBudget); budget {
+				return apierrors.NewNotFound(policyv1.Resource("poddisruptionbudgets"), key.Name)
+			}
+			return c.Get(ctx, key, obj, opts...)
+		},
+	})
+	var err error
+	for range 3 { // The first ones note the pause and the finalizer.
+		_, err = w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key})
+	}
+	require.ErrorContains(t, err, "PodDisruptionBudget org/demo-virtual-machines exists and is somebody else's")
+	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign))
+	assert.Equal(t, map[string]string{"team": "other"}, foreign.Labels)
 }
 
 // TestAnAdoptedPodThatSomebodyDeletesIsReleased once it has ended, although its machine stays: a drained host would never be rid of it.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -21,10 +22,10 @@ import (
 // FieldOwner is in the managed fields of everything this controller writes.
 const FieldOwner = client.FieldOwner("capk-controller")
 
-// ours are the conditions this controller writes; Paused is written by Cluster API's helper.
+// ours are the conditions this controller writes. Of Paused Cluster API's helper writes what changes, but leaves a generation that was observed to the caller.
 func ours() []string {
 	return []string{
-		"Ready", infrav1.VirtualMachineProvisionedCondition, infrav1.BootstrapExecSucceededCondition,
+		clusterv1.PausedCondition, "Ready", infrav1.VirtualMachineProvisionedCondition, infrav1.BootstrapExecSucceededCondition,
 		infrav1.NodeReadyCondition, infrav1.GuestDrainedCondition,
 	}
 }
