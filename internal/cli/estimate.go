@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -128,13 +131,19 @@ func writeEstimates(w io.Writer, d *estimate.Document) {
 }
 
 func addEstimatesFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "estimates", "", "file with what migrate estimate learn has learnt (default: as the playbook says, else built-in figures)")
+	cmd.Flags().StringVar(file, "estimates", "", "file with what migrate estimate learn has learnt, or event logs to learn from: 'logs/*.jsonl' (default: as the playbook says, else built-in figures)")
 }
 
-// readEstimates reads what was learnt; no file is the built-in figures.
+// logSuffix ends the names of event logs.
+const logSuffix = ".jsonl"
+
+// readEstimates reads what was learnt, or learns from event logs, which may be a pattern; no file is the built-in figures, and so are logs in which nothing was done yet.
 func readEstimates(file string) (estimate.Estimates, error) {
 	if file == "" {
 		return estimate.Estimates{}, nil
+	}
+	if strings.HasSuffix(file, logSuffix) {
+		return learntFrom(file)
 	}
 	data, err := readSmallFile(file)
 	if err != nil {
@@ -145,6 +154,28 @@ func readEstimates(file string) (estimate.Estimates, error) {
 		return estimate.Estimates{}, usage("name a file that migrate estimate learn EVENTS.jsonl -o json=FILE wrote", "%s: %s", file, err)
 	}
 	return estimate.Of(document), nil
+}
+
+// learntFrom learns from event logs. Other runs may be writing into them.
+func learntFrom(pattern string) (estimate.Estimates, error) {
+	names := []string{pattern}
+	if strings.ContainsAny(pattern, "*?[") {
+		var err error
+		if names, err = filepath.Glob(pattern); err != nil {
+			return estimate.Estimates{}, usage("", "estimates: %q is no pattern of file names", pattern)
+		}
+	}
+	learner := estimate.Learner{Torn: true}
+	for _, name := range names {
+		if err := learn(&learner, name); err != nil {
+			return estimate.Estimates{}, err
+		}
+	}
+	document, err := learner.Learnt(time.Time{}, "")
+	if errors.Is(err, estimate.ErrNothing) {
+		return estimate.Estimates{}, nil
+	}
+	return estimate.Of(document), err
 }
 
 // estimatesOf are those of the file that a flag names, else the playbook.

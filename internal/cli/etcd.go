@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -290,7 +291,7 @@ func (s *session) newEtcd(ctx context.Context, live *kube.ReadOnly, key ctrlclie
 		endpoints = append(endpoints, etcd.Endpoint{URL: "https://" + net.JoinHostPort("127.0.0.1", etcdClientPort), Name: "pod " + pod, Address: pod + ":" + etcdClientPort})
 	}
 	dial := kube.PodDialer(inside)
-	client, err := etcd.New(etcd.Options{Endpoints: endpoints, TLS: credentials, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+	client, err := etcd.New(etcd.Options{Endpoints: endpoints, TLS: credentials, Timeout: throughPods, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 		pod, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, fmt.Errorf("reading the address %s: %w", address, err)
@@ -304,6 +305,9 @@ func (s *session) newEtcd(ctx context.Context, live *kube.ReadOnly, key ctrlclie
 	prefix, err := newPrefix(ctx, live.Reader, key)
 	return client, prefix, err
 }
+
+// throughPods is how long one question may take: it goes by way of two API servers and a kubelet, any of which may be starting.
+const throughPods = 30 * time.Second
 
 const (
 	etcdClientPort   = "2379"

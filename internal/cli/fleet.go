@@ -55,7 +55,7 @@ func addFleetFlag(cmd *cobra.Command, file *string) {
 // laid splits the playbooks that flags name, with those of the configuration file and the environment before them: the installation's lie under those that a fleet names, the others over them.
 func (s *session) laid(files []string) (below, above []string) {
 	installed, n := s.installed(), 0
-	for n < len(files) && slices.Contains(installed, files[n]) {
+	for n < len(files) && namesOneOf(installed, files[n]) {
 		n++
 	}
 	return files[:n], files[n:]

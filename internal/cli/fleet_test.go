@@ -326,14 +326,14 @@ func TestAWatchedStatusIsWhatTheWatchDelivers(t *testing.T) {
 		require.NoError(t, err)
 		shown = append(shown, *m)
 	}
-	all := s.statusChanges(shown, migrationOptions{format: "text"}, nil)
+	all := (&statusWatch{session: s, shown: shown, o: migrationOptions{format: "text"}}).changes
 	assert.Equal(t, "changes", all(objects))
 	assert.Empty(t, out.String(), "it is what was shown already")
 	put("al9qy", "2", "workers")
 	all(objects)
 	assert.Regexp(t, `(?s)al9qy .*workers.*b4n9x .*adopt`, out.String())
 	out.Reset()
-	one := s.statusChanges(shown[1:], migrationOptions{format: "text"}, []string{"b4n9x"})
+	one := (&statusWatch{session: s, shown: shown[1:], o: migrationOptions{format: "text"}, args: []string{"b4n9x"}}).changes
 	one(objects)
 	assert.Empty(t, out.String(), "another cluster changed")
 	delete(objects, "b4n9x")
@@ -367,11 +367,15 @@ func TestARunThatWasKilledIsNotShownAsRunning(t *testing.T) {
 	assert.Contains(t, one(), "go on with: migrate resume al9qy --until workers")
 	m.Spec.Pause, m.Status.State = nil, migrationv1alpha1.StateRollingBack
 	assert.Contains(t, one(), "go on with: migrate rollback al9qy   or forward again with: migrate resume al9qy\n")
-	m.Status.State = migrationv1alpha1.StateRunning
+	for keeps, want := range map[string]string{"": "migrate rollback al9qy   or", plan.PhaseAdopt: "migrate rollback al9qy --to adopt   or"} {
+		m.Status.Run.Keeps = &keeps
+		assert.Contains(t, one(), "go on with: "+want, "as the one that was killed")
+	}
+	m.Status.State, m.Status.Run.Keeps = migrationv1alpha1.StateRunning, nil
 
 	out := &bytes.Buffer{}
 	s, _ := newSession(App{Out: out})
-	shows := s.statusChanges([]migrationv1alpha1.ClusterMigration{m}, migrationOptions{format: "text"}, nil)
+	shows := (&statusWatch{session: s, shown: []migrationv1alpha1.ClusterMigration{m}, o: migrationOptions{format: "text"}}).changes
 	shows(map[types.UID]*unstructured.Unstructured{
 		"al9qy": {Object: asWritten},
 		"b4n9x": {Object: map[string]any{
@@ -380,6 +384,37 @@ func TestARunThatWasKilledIsNotShownAsRunning(t *testing.T) {
 	})
 	assert.Regexp(t, `al9qy +Killed +adopt`, out.String())
 	assert.Regexp(t, `b4n9x +Running +adopt`, out.String())
+}
+
+// TestAWatchSeesThatARunIsKilled, which no event tells of: its lock is looked at every so often, and it is said once.
+func TestAWatchSeesThatARunIsKilled(t *testing.T) {
+	t.Parallel()
+	scheme := apiruntime.NewScheme()
+	require.NoError(t, migrationv1alpha1.AddToScheme(scheme))
+	require.NoError(t, coordinationv1.AddToScheme(scheme))
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 23, 22, 0, 0, 0, time.UTC))
+	m := migrationv1alpha1.ClusterMigration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy", UID: "al9qy"}, Spec: migrationv1alpha1.ClusterMigrationSpec{ClusterID: "al9qy"},
+		Status: migrationv1alpha1.ClusterMigrationStatus{State: migrationv1alpha1.StateRunning, Phase: plan.PhaseAdopt, Run: &migrationv1alpha1.Run{ID: "r", By: "ada@anubis"}},
+	}
+	key := migrate.LockKey(m.Namespace, "al9qy")
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("ada@anubis/1"), LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(clk.Now())), LeaseTransitions: new(int32(1))},
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&m, lease).Build()
+	require.NoError(t, api.Get(t.Context(), client.ObjectKeyFromObject(&m), &m))
+	out := &bytes.Buffer{}
+	s, _ := newSession(App{Out: out, Clock: clk})
+	watch := &statusWatch{session: s, shown: []migrationv1alpha1.ClusterMigration{m}, o: migrationOptions{format: "text"}}
+	watch.markKilled(t.Context(), api)
+	assert.Empty(t, out.String(), "it goes on")
+	clk.Step(time.Hour)
+	watch.markKilled(t.Context(), api)
+	assert.Regexp(t, `al9qy +Killed +adopt`, out.String())
+	out.Reset()
+	watch.markKilled(t.Context(), api)
+	assert.Empty(t, out.String(), "it was said already")
 }
 
 func TestWhatTheEndOfARunMeansForTheFleet(t *testing.T) {

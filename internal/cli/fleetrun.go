@@ -160,7 +160,7 @@ func (g *shutGates) note(o *runOptions, start fleet.Start, result migrate.Result
 	defer g.mu.Unlock()
 	delete(g.at, start.Cluster)
 	at := o.knockable(result)
-	if at < 0 || !worthWaiting(result) {
+	if at < 0 || !result.Rests() {
 		return
 	}
 	if g.at == nil {
@@ -493,8 +493,8 @@ func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sig
 	seen := stamps{}
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if changed := w.changedMigrations(seen, objects, w.by); len(changed) > 0 {
-			send(ctx, sights, fleet.Sight{Clusters: changed})
+		if changed := w.changedMigrations(seen, objects); len(changed) > 0 {
+			send(ctx, sights, fleet.Sight{Clusters: w.by.known(changed, w.app.Clock.Now())})
 		}
 		return "changes"
 	})
@@ -628,7 +628,7 @@ func (w *fleetWork) member(id string) *session {
 	app := s.app
 	app.Err = &lines{w: s.app.Err, lead: []byte(id + "  ")}
 	return &session{
-		app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists,
+		app: app, env: s.env, out: s.out, kube: s.kube, global: s.global, log: s.log, secrets: s.secrets, config: s.config, now: s.now, running: s.running, lists: w.lists, throttles: s.throttles,
 		flags: s.flags, provenance: s.provenance, commands: s.commands,
 	}
 }
@@ -636,6 +636,7 @@ func (w *fleetWork) member(id string) *session {
 // memberOptions are what the run of a cluster is told by flags and by the playbooks of its wave.
 func (w *fleetWork) memberOptions(start fleet.Start) (runOptions, []output, error) {
 	o := w.o.run
+	o.waits = o.wait // The fleet stays, and the cluster's next run is begun by it.
 	o.until, o.yes, o.wait, o.again = start.Until, true, false, start.TakenBack
 	if w.metrics != nil {
 		o.metrics = w.metrics.Cluster(start.Cluster)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -93,7 +94,7 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	if err := show(); err != nil || !o.watch {
 		return err
 	}
-	return s.watchFleet(ctx, p, by, func(changed map[string]fleet.Progress) {
+	return s.watchFleet(ctx, p, by, begun, func(changed map[string]fleet.Progress) {
 		maps.Copy(known, changed)
 		_, _ = io.WriteString(s.out, between(outs))
 		if err := show(); err != nil {
@@ -102,13 +103,42 @@ func (s *session) fleetStatus(ctx context.Context, o fleetStatusOptions) error {
 	})
 }
 
-// watchFleet tells of every change of a migration after the first look, until Ctrl-C.
-func (s *session) watchFleet(ctx context.Context, p *place, by *standards, changed func(map[string]fleet.Progress)) error {
+// watchFleet tells of every change of a migration after the first look, and of runs that turn out to have been killed, until Ctrl-C.
+func (s *session) watchFleet(ctx context.Context, p *place, by *standards, first []*migrationv1alpha1.ClusterMigration, changed func(map[string]fleet.Progress)) error {
+	var mu sync.Mutex
+	known := map[types.UID]*migrationv1alpha1.ClusterMigration{}
+	keep := func(now []*migrationv1alpha1.ClusterMigration) {
+		for _, m := range now {
+			if old := known[m.UID]; old == nil || old.ResourceVersion != m.ResourceVersion {
+				known[m.UID] = m
+			}
+		}
+	}
+	keep(first)
+	s.looking(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		var killed []*migrationv1alpha1.ClusterMigration
+		for _, m := range known {
+			if migrate.Killed(m) != "" {
+				continue
+			}
+			if s.markKilled(ctx, p.live.Reader, m); migrate.Killed(m) != "" {
+				killed = append(killed, m)
+			}
+		}
+		if len(killed) > 0 {
+			changed(by.known(killed, s.app.Clock.Now()))
+		}
+	})
 	seen, begun := stamps{}, false
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
 	err := kube.Await(ctx, p.live.Reader, s.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if now := s.changedMigrations(seen, objects, by); begun && len(now) > 0 {
-			changed(now)
+		mu.Lock()
+		defer mu.Unlock()
+		now := s.changedMigrations(seen, objects)
+		if keep(now); begun && len(now) > 0 {
+			changed(by.known(now, s.app.Clock.Now()))
 		}
 		begun = true
 		return "changes"
@@ -122,9 +152,9 @@ func (s *session) watchFleet(ctx context.Context, p *place, by *standards, chang
 // stamps are the versions of objects that were seen.
 type stamps map[types.UID]string
 
-// changedMigrations tells where those migrations stand that were not seen as they are.
-func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured, by *standards) map[string]fleet.Progress {
-	changed := map[string]fleet.Progress{}
+// changedMigrations are those that were not seen as they are.
+func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstructured.Unstructured) []*migrationv1alpha1.ClusterMigration {
+	var changed []*migrationv1alpha1.ClusterMigration
 	for uid, object := range objects {
 		if seen[uid] == object.GetResourceVersion() {
 			continue
@@ -135,7 +165,7 @@ func (s *session) changedMigrations(seen stamps, objects map[types.UID]*unstruct
 			s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
 			continue
 		}
-		changed[m.Spec.ClusterID] = by.standing(m, s.app.Clock.Now())
+		changed = append(changed, m)
 	}
 	return changed
 }

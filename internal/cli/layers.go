@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -91,6 +92,23 @@ func layer(flags *pflag.FlagSet, env map[string]string, config map[string][]stri
 func under(below, above []string) []string {
 	below = slices.DeleteFunc(slices.Clone(below), func(value string) bool { return slices.Contains(above, value) })
 	return slices.Concat(below, above)
+}
+
+// namesOneOf tells that one of some names of files is that of the same file, however it is spelled.
+func namesOneOf(files []string, name string) bool {
+	return slices.ContainsFunc(files, func(file string) bool { return sameFile(file, name) })
+}
+
+func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
+	one, err := os.Stat(a)
+	if err != nil {
+		return false // Whoever reads it says why.
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // variable is what the environment says of a flag; nothing when its variable is unset or empty.

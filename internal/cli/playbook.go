@@ -42,10 +42,13 @@ understood is an error with its line. migrate run --playbook FILE follows it.`,
 	return cmd
 }
 
-// readBook reads the layers of a playbook, the built-in one first.
+// readBook reads the layers of a playbook, the built-in one first. One that is named twice, by the installation and by a flag, counts where it was named last.
 func readBook(files, sets []string) (*playbook.Effective, error) {
 	layers := []playbook.Layer{playbook.Defaults()}
-	for _, file := range files {
+	for i, file := range files {
+		if namesOneOf(files[i+1:], file) {
+			continue
+		}
 		data, err := readSmallFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("reading the playbook: %w", err)
@@ -352,7 +355,18 @@ func (s *session) runBy(cmd *cobra.Command, o runOptions, id string) error {
 
 // obey has a run do what a playbook says, by what is known of the times of steps, and has those hear of it who are to.
 func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
-	if o.estimates, err = estimatesOf(e, o.estimatesFile); err != nil {
+	o.learn = func(o *runOptions) error {
+		learnt, err := estimatesOf(e, o.estimatesFile)
+		if err != nil {
+			return err
+		}
+		door, err := e.Spec.Door(learnt)
+		if err == nil {
+			o.estimates, o.door = learnt, door
+		}
+		return err
+	}
+	if err := o.learn(o); err != nil {
 		return err
 	}
 	o.book, o.bookName, o.clusters = e.Values, e.Metadata.Name, e.Spec.Clusters
@@ -362,7 +376,8 @@ func (s *session) obey(o *runOptions, e *playbook.Effective) (err error) {
 	if o.gates, err = s.gates(e); err != nil {
 		return err
 	}
-	return o.follow(e)
+	o.follow(e)
+	return nil
 }
 
 // selectedBy is what a playbook selects a cluster by.
@@ -379,12 +394,8 @@ func notFor(name, id string) error {
 }
 
 // follow takes from a playbook what no flag says.
-func (o *runOptions) follow(e *playbook.Effective) error {
+func (o *runOptions) follow(e *playbook.Effective) {
 	spec := &e.Spec
-	var err error
-	if o.door, err = spec.Door(o.estimates); err != nil {
-		return err
-	}
 	o.eachStep = spec.EachStep()
 	o.failure, o.drain, o.terms, o.asked = spec.Failure, spec.Drain, nights.Terms(spec), nights.Asked(spec)
 	o.soakFirst, o.soakWorkers = time.Duration(spec.Soak.AfterFirstWorker), time.Duration(spec.Soak.PerWorker)
@@ -402,7 +413,6 @@ func (o *runOptions) follow(e *playbook.Effective) error {
 			take()
 		}
 	}
-	return nil
 }
 
 // said are the answers and acceptances of a playbook.
@@ -490,6 +500,10 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 				at, err := parseUntil(until)
 				if err != nil {
 					return usage("", "--until %s", err)
+				}
+				if !at.After(s.app.Clock.Now()) {
+					// It would take the place of one that holds.
+					return usage("", "--until %s is over already: nobody would be let through", until)
 				}
 				approval.Until = new(metav1.NewTime(at))
 			}

@@ -100,6 +100,7 @@ func TestPlaybookCommands(t *testing.T) {
 		{"approve", "al9qy", "finalise", "--reason", "x"},
 		{"approve", "al9qy", "finalize"},
 		{"approve", "al9qy", "finalize", "--reason", "x", "--until", "soon"},
+		{"approve", "al9qy", "finalize", "--reason", "x", "--until", "2025-12-31"},
 	} {
 		got = run(t, args...)
 		assert.Equal(t, CodeUsage, got.code, "%s: %s", args, got.stderr)
@@ -127,6 +128,20 @@ func TestATokenInAGatesAddressIsNowhereToBeSeen(t *testing.T) {
 	require.Len(t, differs, 1)
 	assert.Contains(t, differs[0], "playbook spec.gates[0].http.url: https://slo.example.test/acme (and what is not shown;")
 	assert.NotContains(t, differs[0], "s3cr3t")
+}
+
+// TestAPlaybookThatIsNamedTwiceCountsOnce, however its name is spelled: its gates are not two of one name.
+func TestAPlaybookThatIsNamedTwiceCountsOnce(t *testing.T) {
+	t.Parallel()
+	file := book(t, "  gates: [{name: slo, before: [node], http: {url: 'https://slo.example.test/'}}]\n")
+	other := filepath.Join(filepath.Dir(file), ".", "..", filepath.Base(filepath.Dir(file)), "book.yaml")
+	link := filepath.Join(t.TempDir(), "link.yaml")
+	require.NoError(t, os.Symlink(file, link))
+	for _, again := range []string{file, filepath.Dir(file) + "/./book.yaml", other, link} {
+		e, err := readBook([]string{file, again}, nil)
+		require.NoError(t, err, again)
+		assert.Len(t, e.Spec.Gates, 1)
+	}
 }
 
 // TestAnApprovalSaysWhenItEnds: the end of a day in UTC is no midnight for whoever is elsewhere.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -130,9 +131,34 @@ func (s *session) reactions(e *playbook.Effective) ([]hook.Hook, []hook.Notifica
 		if err != nil {
 			return nil, nil, err
 		}
-		notes = append(notes, hook.Notification{Name: n.Name, On: n.On, URL: address, Throttle: hook.NewThrottle(time.Duration(n.Throttle)), Timeout: time.Duration(n.Timeout)})
+		notes = append(notes, hook.Notification{Name: n.Name, On: n.On, URL: address, Throttle: s.throttles.of(address, time.Duration(n.Throttle)), Timeout: time.Duration(n.Timeout)})
 	}
 	return hooks, notes, nil
+}
+
+// throttles bound what is sent to addresses, for all runs of a process: clusters of a fleet and turns of a run share the chat that they tell.
+type throttles struct {
+	mu sync.Mutex
+	by map[throttled]*hook.Throttle
+}
+
+type throttled struct {
+	address string
+	every   time.Duration
+}
+
+// of is the bound of an address; nil when there is none.
+func (t *throttles) of(address string, every time.Duration) *hook.Throttle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := throttled{address, every}
+	if t.by == nil {
+		t.by = map[throttled]*hook.Throttle{}
+	}
+	if _, found := t.by[key]; !found {
+		t.by[key] = hook.NewThrottle(every)
+	}
+	return t.by[key]
 }
 
 // listener is what hears a run's events; nil for nobody.

@@ -170,11 +170,16 @@ func TestGatesOfAPlaybook(t *testing.T) {
 	}
 	assert.Equal(t, 2, asked)
 	assert.Nil(t, s.ready(runOptions{}, &undertaking{id: "al9qy"}))
+	t.Log("the clusters of a fleet share the bound of an address")
+	again := s.throttles.of("https://chat.example.test", time.Hour)
+	assert.Same(t, again, s.throttles.of("https://chat.example.test", time.Hour))
+	assert.NotSame(t, again, s.throttles.of("https://pager.example.test", time.Hour))
+	assert.Nil(t, s.throttles.of("https://chat.example.test", 0))
 	result := migrate.Result{Outcome: migrate.Paused, Shut: "slo", Message: "gate slo is shut", NotBefore: time.Unix(7, 0)}
 	assert.Equal(t, CodeBlocked, CodeOf(t.Context(), s.endedRun("al9qy", runOptions{until: "workers"}, result)))
-	assert.True(t, worthWaiting(result))
+	assert.True(t, result.Rests())
 	result.Exposed = true
-	assert.False(t, worthWaiting(result), "nobody rests at the point of no return")
+	assert.False(t, result.Rests(), "nobody rests at the point of no return")
 }
 
 // TestAGateOfAPlaybookReadsTheAnswer as its expression says.

@@ -68,6 +68,8 @@ type session struct {
 	running string
 	// lists are shared with the runs of other clusters; nil for a command of its own.
 	lists *sharedLists
+	// throttles are, too.
+	throttles *throttles
 	// commands are the flags of all commands, by their path.
 	commands func() map[string][]string
 
@@ -133,7 +135,7 @@ func newSession(app App) (*session, *cobra.Command) {
 	if app.In == nil {
 		app.In = strings.NewReader("")
 	}
-	s := &session{app: app, env: map[string]string{}, out: &patient{w: app.Out}, secrets: newRedactor(), running: "migrate"}
+	s := &session{app: app, env: map[string]string{}, out: &patient{w: app.Out}, secrets: newRedactor(), running: "migrate", throttles: &throttles{}}
 	for _, variable := range app.Environ {
 		name, value, _ := strings.Cut(variable, "=")
 		s.env[name] = value

@@ -105,8 +105,10 @@ type runOptions struct {
 	bookName string
 	// noBook leaves the playbook that earlier runs followed.
 	noBook bool
-	// wait has the run stay until its time comes.
-	wait bool
+	// wait has the run stay until its time comes; waits tells that its process does, also where that is a fleet's.
+	wait, waits bool
+	// untold renders the report of a run that rests, and was to be told when it has ended; nil when there is nothing to tell.
+	untold *func() error
 	// door and the soak times between workers come from the playbook; given tells whether a flag was.
 	door                   *playbook.Door
 	eachStep               bool
@@ -129,6 +131,8 @@ type runOptions struct {
 	// estimatesFile is what --estimates names; the report compares with the estimates, the built-in ones where nothing was learnt.
 	estimatesFile string
 	estimates     estimate.Estimates
+	// learn reads the estimates again, and what rests on them: a run that waits for nights learns from its own; nil without a playbook.
+	learn func(o *runOptions) error
 	// back takes back instead of going forward; lift ends a pause first, and again only the one that a rollback left.
 	back, lift, again bool
 }
@@ -313,8 +317,19 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	return s.turns(ctx, o, id, func(ctx context.Context, o runOptions) (migrate.Result, error) { return s.runOnce(ctx, o, outs, id) })
 }
 
-// turns runs until there is nothing to wait for; without --wait that is once. What hears the run is shared by all turns and waited for at the end of the process.
-func (s *session) turns(ctx context.Context, o runOptions, id string, once func(context.Context, runOptions) (migrate.Result, error)) error {
+// turns runs until there is nothing to wait for; without --wait that is once. What hears the run is shared by all turns and waited for at the end of the process. A run that rests is
+// reported when it has ended, also by Ctrl-C, or by people, while it waits.
+func (s *session) turns(ctx context.Context, o runOptions, id string, once func(context.Context, runOptions) (migrate.Result, error)) (err error) {
+	o.untold = new(func() error)
+	defer func() {
+		if *o.untold == nil {
+			return
+		}
+		if told := (*o.untold)(); told != nil {
+			err = told
+		}
+	}()
+	o.waits = o.wait
 	o.began, o.seen = s.app.Clock.Now(), newFirstSight()
 	defer s.listen(ctx, &o)()
 	for turn := 0; ; turn++ {
@@ -326,12 +341,10 @@ func (s *session) turns(ctx context.Context, o runOptions, id string, once func(
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n", id, err)
 			result = migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now().Add(askAgain)}
 		}
-		if err == nil || !o.wait || !worthWaiting(result) {
+		if err == nil || !o.wait || !result.Rests() {
 			return err
 		}
-		if o.replaced = max(o.replaced, result.Replaced); o.limit > 0 && o.replaced >= o.limit && (!o.perWindow || o.door == nil) {
-			return err
-		}
+		o.replaced = max(o.replaced, result.Replaced)
 		if err := s.rest(ctx, id, o, result); err != nil {
 			return err
 		}
@@ -339,6 +352,12 @@ func (s *session) turns(ctx context.Context, o runOptions, id string, once func(
 		o.yes, o.lift, o.again = true, false, false
 		if err := s.setClock(); err != nil {
 			return err
+		}
+		if o.learn == nil {
+			continue
+		}
+		if err := o.learn(&o); err != nil {
+			s.log.WithField("err", err).Warn("the estimates cannot be read again; those of before count")
 		}
 	}
 }
@@ -376,15 +395,7 @@ func notBegun(result migrate.Result, err error) bool {
 	return result.Outcome == "" && (kube.Transient(err) || errors.Is(err, errSkewed))
 }
 
-// worthWaiting tells that a run can rest where it ended, and will know when it can go on.
-func worthWaiting(result migrate.Result) bool {
-	if result.Outcome != migrate.Paused || result.Exposed || result.Gate == migrate.GateNoReturn {
-		return false // Where the loss of a machine stops writes, somebody has to know, and exit codes tell.
-	}
-	return result.Gate != "" || !result.NotBefore.IsZero()
-}
-
-// rest waits for what a run that is worth waiting for needs. The run lock is free meanwhile: others may look, pause, or go on themselves.
+// rest waits for what a run that rests needs. The run lock is free meanwhile: others may look, pause, or go on themselves.
 func (s *session) rest(ctx context.Context, id string, o runOptions, result migrate.Result) error {
 	var err error
 	shut := o.knockable(result)
@@ -561,7 +572,7 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 		Run: id, By: s.who(), Tool: s.app.Version.Version, Until: o.until, Approved: o.approve, ApprovedAt: o.began, Rollbacks: rollbacks, Terms: o.terms, Accepted: u.accepted,
 		Soak: o.soak, SoakFirst: o.soakFirst, SoakWorkers: o.soakWorkers, Door: nights.Ask(o.door), EachStep: o.eachStep, Opening: nights.Opening(o.door), Checks: u.counted, PlanDigest: u.agreed, Ready: s.ready(o, u), Playbook: o.rules(), Estimates: &o.estimates,
 		Retries: o.failure.Retries, RetryPause: time.Duration(o.failure.Pause), Hold: o.failure.Then == playbook.ThenHold, OnBlocked: drain.OnTimeout(o.drain.OnTimeout),
-		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
+		MaxWorkers: o.limit, PerWindow: o.perWindow, Abreast: o.abreast, Replaced: o.replaced, Waits: o.waits, Stop: ctx.Done(), Retry: defaultRetry, Pause: retryPause,
 	}
 	work := s.hard(ctx)
 	var noticed *history.Impact
@@ -573,17 +584,22 @@ func (s *session) runOnce(ctx context.Context, o runOptions, outs []output, id s
 	} else if result, err = s.drive(work, o, u, engine, opts); err != nil {
 		return result, s.cannotRun(u.id, err)
 	}
-	if o.wait && worthWaiting(result) {
-		// It is reported when it has ended.
-		return result, s.endedRun(u.id, o, result)
-	}
 	doc := engine.Report(result, o.back)
 	if noticed != nil {
 		doc.Impact = noticed
 	}
 	// Also a run that was interrupted hard says where it stands.
-	err = deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
-	if err != nil {
+	tell := func() error {
+		return deliver(context.WithoutCancel(work), s.out, outs, func(w io.Writer, out output) error { return report.Render(w, out.format, doc, s.options(o.view, out)) })
+	}
+	if o.wait && result.Rests() {
+		*o.untold = tell
+		return result, s.endedRun(u.id, o, result)
+	}
+	if o.untold != nil {
+		*o.untold = nil
+	}
+	if err := tell(); err != nil {
 		return result, err
 	}
 	return result, s.endedRun(u.id, o, result)
@@ -846,7 +862,7 @@ func (s *session) sameRules(o *runOptions, u *undertaking) error {
 		return nil
 	}
 	files, installed := o.examine.bookFiles, s.installed()
-	if slices.ContainsFunc(files, func(file string) bool { return !slices.Contains(installed, file) }) || len(files) > 0 && o.rules() == u.object.Status.Playbook {
+	if slices.ContainsFunc(files, func(file string) bool { return !namesOneOf(installed, file) }) || len(files) > 0 && o.rules() == u.object.Status.Playbook {
 		return nil
 	}
 	return usage("name it (--playbook FILE, or playbooks in a fleet's file), or --no-playbook to leave it",

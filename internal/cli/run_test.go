@@ -45,6 +45,75 @@ func TestNoTurnWaitsForAHook(t *testing.T) {
 	assert.Contains(t, complaints.String(), "hook hangs on run.paused")
 }
 
+// TestAWaitThatEndsIsReported, however it ends: the nights before it are in the report.
+func TestAWaitThatEndsIsReported(t *testing.T) {
+	t.Parallel()
+	told := 0
+	tell := func() error { told++; return nil }
+	s, _ := newSession(App{})
+	ctx, interrupt := context.WithCancel(t.Context())
+	code := CodeOf(t.Context(), s.turns(ctx, runOptions{wait: true}, "al9qy", func(_ context.Context, o runOptions) (migrate.Result, error) {
+		*o.untold = tell
+		interrupt()
+		return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now().Add(time.Hour)}, ended(CodeWaiting)
+	}))
+	assert.Equal(t, CodeInterrupted, code)
+	assert.Equal(t, 1, told)
+
+	turns := 0
+	code = CodeOf(t.Context(), s.turns(t.Context(), runOptions{wait: true}, "al9qy", func(_ context.Context, o runOptions) (migrate.Result, error) {
+		if turns++; turns == 2 {
+			return migrate.Result{}, ended(CodeWaiting) // somebody has paused it meanwhile
+		}
+		*o.untold = tell
+		return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now()}, ended(CodeWaiting)
+	}))
+	assert.Equal(t, CodeWaiting, code)
+	assert.Equal(t, 2, told)
+}
+
+// TestARunWithALimitWaitsForWhatFollowsIt: all workers are replaced, as many as it was to, and the cluster soaks. Where a worker is left it has ended, and says no time.
+func TestARunWithALimitWaitsForWhatFollowsIt(t *testing.T) {
+	t.Parallel()
+	s, _ := newSession(App{})
+	turns := 0
+	require.NoError(t, s.turns(t.Context(), runOptions{wait: true, limit: 3}, "al9qy", func(_ context.Context, o runOptions) (migrate.Result, error) {
+		if turns++; turns == 1 {
+			return migrate.Result{Outcome: migrate.Paused, Replaced: 3, NotBefore: s.app.Clock.Now()}, ended(CodeWaiting)
+		}
+		assert.Equal(t, 3, o.replaced)
+		return migrate.Result{Outcome: migrate.Reached}, nil
+	}))
+	assert.Equal(t, 2, turns)
+	assert.Equal(t, CodeWaiting, CodeOf(t.Context(), s.turns(t.Context(), runOptions{wait: true, limit: 3}, "al9qy", func(context.Context, runOptions) (migrate.Result, error) {
+		return migrate.Result{Outcome: migrate.Paused, Replaced: 3, Limited: true}, ended(CodeWaiting)
+	})))
+}
+
+// TestARunThatWaitsLearnsFromItsOwnNights.
+func TestARunThatWaitsLearnsFromItsOwnNights(t *testing.T) {
+	t.Parallel()
+	logs := t.TempDir()
+	file := book(t, "  estimates: "+filepath.Join(logs, "*.jsonl")+"\n  windows: {timeZone: UTC, cutoff: learnt, open: [{name: night, cron: '0 22 * * *', duration: 6h}]}\n")
+	e, err := readBook([]string{file}, nil)
+	require.NoError(t, err)
+	s, _ := newSession(App{})
+	o := runOptions{wait: true, given: func(string) bool { return false }}
+	require.NoError(t, s.obey(&o, e))
+	assert.Zero(t, o.estimates.Runs, "nothing was done yet")
+	const night = `{"v":1,"seq":1,"ts":"2026-11-21T21:00:00Z","type":"step.started","run":"r","cluster":"al9qy","step":"workers/a"}
+{"v":1,"seq":2,"ts":"2026-11-21T21:07:00Z","type":"step.done","run":"r","cluster":"al9qy","step":"workers/a","took":"7m0s"}
+`
+	turns := 0
+	require.NoError(t, s.turns(t.Context(), o, "al9qy", func(_ context.Context, o runOptions) (migrate.Result, error) {
+		if turns++; turns == 1 {
+			return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now()}, os.WriteFile(filepath.Join(logs, "al9qy.jsonl"), []byte(night), 0o600)
+		}
+		assert.Equal(t, 7*time.Minute, o.estimates.Step("workers/b").P90)
+		return migrate.Result{Outcome: migrate.Reached}, nil
+	}))
+}
+
 // TestWhoResumesIsToldOfAnotherPause, which has come since the cluster was read, and it stays.
 func TestWhoResumesIsToldOfAnotherPause(t *testing.T) {
 	t.Parallel()

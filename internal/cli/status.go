@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -81,8 +82,10 @@ func (s *session) status(ctx context.Context, o migrationOptions, args []string)
 	if err := s.showStatus(found, o, len(args) == 1); err != nil || !o.watch {
 		return err
 	}
+	watch := &statusWatch{session: s, o: o, args: args, shown: found}
+	s.looking(ctx, func() { watch.markKilled(ctx, live.Reader) })
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
-	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, s.statusChanges(found, o, args))
+	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, watch.changes)
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // Ctrl-C is how a watch ends
 	}
@@ -100,32 +103,79 @@ func (s *session) markKilled(ctx context.Context, reader client.Reader, m *migra
 	}
 }
 
-// statusChanges shows the migrations again when a watch delivers them otherwise than they were shown last. It asks nobody: what is shown is what was delivered.
-func (s *session) statusChanges(shown []migrationv1alpha1.ClusterMigration, o migrationOptions, args []string) func(map[types.UID]*unstructured.Unstructured) string {
-	seen := versions(shown)
-	return func(objects map[types.UID]*unstructured.Unstructured) string {
-		var found []migrationv1alpha1.ClusterMigration
-		for _, object := range objects {
-			m, err := migrate.Decode(object)
-			if err != nil {
-				s.log.WithField("err", err).Warn("a ClusterMigration could not be read")
-				continue
+// killedLook is how often who watches looks whether runs that say that they are at work go on: no event tells of one that was killed. Only of those it asks, a request or two for each.
+const killedLook = time.Minute
+
+// looking does something every so often, until a watch ends.
+func (s *session) looking(ctx context.Context, look func()) {
+	go func() {
+		for ctx.Err() == nil {
+			if s.nap(ctx, s.app.Clock.Now().Add(killedLook)); ctx.Err() == nil {
+				look()
 			}
-			found = append(found, *asShown(m, shown))
 		}
-		now := chosen(found, args)
-		if versions(now) == seen || len(args) == 1 && len(now) == 0 {
-			return "changes"
+	}()
+}
+
+// statusWatch shows migrations again when they are otherwise than they were shown last.
+type statusWatch struct {
+	*session
+
+	o    migrationOptions
+	args []string
+
+	mu    sync.Mutex
+	shown []migrationv1alpha1.ClusterMigration
+}
+
+// changes shows what a watch delivers. It asks nobody.
+func (w *statusWatch) changes(objects map[types.UID]*unstructured.Unstructured) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []migrationv1alpha1.ClusterMigration
+	for _, object := range objects {
+		m, err := migrate.Decode(object)
+		if err != nil {
+			w.log.WithField("err", err).Warn("a ClusterMigration could not be read")
+			continue
 		}
-		seen = versions(now)
-		if err := s.showStatus(now, o, len(args) == 1); err != nil {
-			s.log.WithField("err", err).Warn("the status could not be shown")
+		found = append(found, *asShown(m, w.shown))
+	}
+	w.show(chosen(found, w.args))
+	return "changes"
+}
+
+// markKilled looks whether the runs go on that were said to be at work.
+func (w *statusWatch) markKilled(ctx context.Context, reader client.Reader) {
+	w.mu.Lock()
+	looked := slices.Clone(w.shown)
+	w.mu.Unlock()
+	for i := range looked {
+		if migrate.Killed(&looked[i]) == "" {
+			looked[i] = *looked[i].DeepCopy()
+			w.session.markKilled(ctx, reader, &looked[i])
 		}
-		return "changes"
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := make([]migrationv1alpha1.ClusterMigration, len(w.shown)) // Others may have changed meanwhile.
+	for i := range w.shown {
+		now[i] = *asShown(&w.shown[i], looked)
+	}
+	w.show(now)
+}
+
+func (w *statusWatch) show(now []migrationv1alpha1.ClusterMigration) {
+	if versions(now) == versions(w.shown) || len(w.args) == 1 && len(now) == 0 {
+		return
+	}
+	w.shown = now
+	if err := w.showStatus(now, w.o, len(w.args) == 1); err != nil {
+		w.log.WithField("err", err).Warn("the status could not be shown")
 	}
 }
 
-// asShown is a migration as it was shown first where it has not changed since: a killed run changes nothing any more.
+// asShown is a migration as it was shown before where it has not changed since: a killed run changes nothing any more.
 func asShown(m *migrationv1alpha1.ClusterMigration, shown []migrationv1alpha1.ClusterMigration) *migrationv1alpha1.ClusterMigration {
 	i := slices.IndexFunc(shown, func(s migrationv1alpha1.ClusterMigration) bool {
 		return s.UID == m.UID && s.ResourceVersion == m.ResourceVersion
@@ -151,7 +201,7 @@ func chosen(found []migrationv1alpha1.ClusterMigration, args []string) []migrati
 func versions(found []migrationv1alpha1.ClusterMigration) string {
 	var text strings.Builder
 	for i := range found {
-		text.WriteString(string(found[i].UID) + "/" + found[i].ResourceVersion + " ")
+		text.WriteString(string(found[i].UID) + "/" + found[i].ResourceVersion + "/" + migrate.Killed(&found[i]) + " ")
 	}
 	return text.String()
 }
@@ -299,9 +349,15 @@ func (s *session) nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph [
 	return ""
 }
 
-// takesBack is the command that takes a migration back, as far as adoption first: how far one that was killed was to go is written nowhere, and there is no way back from too far.
+// takesBack is the command that takes a migration back: as far as the rollback was to go that is under way or was killed, else as far as adoption first, because there is no way back from too far.
 func takesBack(m *migrationv1alpha1.ClusterMigration) string {
 	command := "migrate rollback " + m.Spec.ClusterID
+	if run := m.Status.Run; run != nil && run.Keeps != nil {
+		if *run.Keeps != "" {
+			command += " --to " + *run.Keeps
+		}
+		return command
+	}
 	if migrate.Begun(m, plan.PhaseControlPlane) {
 		command += " --to " + plan.PhaseAdopt
 	}

@@ -62,7 +62,33 @@ func TestPercentilesOfEveryKindOfStep(t *testing.T) {
 	assert.Equal(t, Of(nil).Step(Worker), builtIn()[Worker])
 }
 
-// TestWhatLiesBetweenTwoRunsIsNoWork: a step that one run began and another one ended says nothing about its time, and neither does one that was begun again.
+// TestAStepThatWasTriedAgainTookFromItsFirstTryOn: the slow ones are what nine of ten are about. One that was put off meanwhile teaches nothing.
+func TestAStepThatWasTriedAgainTookFromItsFirstTryOn(t *testing.T) {
+	t.Parallel()
+	at := func(minute int, line string) string {
+		return line + fmt.Sprintf(`,"ts":"2026-11-21T21:%02d:00Z"`, minute)
+	}
+	blocked := `"type":"step.blocked","step":"workers/b"`
+	d := learnt(t, log("al9qy", "r1",
+		at(0, started("workers/a")), at(7, started("workers/a")), at(10, done("workers/a", "3m0s")),
+		at(10, started("workers/b")), at(20, blocked), at(30, started("workers/b")), at(31, done("workers/b", "1m0s"))))
+	assert.Equal(t, []Step{{Worker, "10m0s", "10m0s", 1}}, d.Steps)
+}
+
+// TestALineThatWasNotWrittenToItsEnd is passed over where that is asked for: the run is just writing, or was killed, and the next one went on behind it.
+func TestALineThatWasNotWrittenToItsEnd(t *testing.T) {
+	t.Parallel()
+	text := log("al9qy", "r1", started("adopt/nodes"), done("adopt/nodes", "4s")) + `{"v":1,"seq":3,"ty` + log("al9qy", "r2", started("adopt/lock")) + `{"v":1,`
+	torn := Learner{Torn: true}
+	require.NoError(t, torn.Add("x.jsonl", strings.NewReader(text)))
+	d, err := torn.Learnt(time.Time{}, "")
+	require.NoError(t, err)
+	assert.Equal(t, []Step{{"adopt/nodes", "4s", "4s", 1}}, d.Steps)
+	require.ErrorContains(t, new(Learner).Add("x.jsonl", strings.NewReader(text)), "x.jsonl:3: no event")
+	require.ErrorContains(t, torn.Add("y.jsonl", strings.NewReader(`{"v":9,"seq":1}`)), "version 9", "another program's are not")
+}
+
+// TestWhatLiesBetweenTwoRunsIsNoWork: a step that one run began and another one ended says nothing about its time.
 func TestWhatLiesBetweenTwoRunsIsNoWork(t *testing.T) {
 	t.Parallel()
 	first := log("al9qy", "r1", started("adopt/nodes"), done("adopt/nodes", "4s"), started("adopt/release"))

@@ -20,29 +20,38 @@ const maxLine = 1 << 20
 
 // Learner gathers how long steps took. The zero value has seen nothing.
 type Learner struct {
+	// Torn passes over lines that were not written to their end: the run was killed, or is just writing.
+	Torn bool
+
 	took     map[string][]time.Duration
 	clusters map[string]bool
 	runs     map[string]bool
-	// seen are the events that were read, so that a log that is given twice counts once; begun are the runs in which a step of a cluster was begun.
+	// seen are the events that were read, so that a log that is given twice counts once; begun are the times that a step of a cluster was begun.
 	seen  map[string]bool
-	begun map[string][]string
+	begun map[string][]beginning
+}
+
+// beginning is when a run began a step. One without a run has rested in between.
+type beginning struct {
+	run string
+	at  time.Time
 }
 
 // ErrNothing means that no log has a step that was done.
 var ErrNothing = errors.New("no step was done in any of the logs")
 
 // Add reads the event log of one or of several runs, in the order in which it was written. Name stands for it in errors. A step counts when it was begun and done
-// by the same run: what lies between two runs is no work.
+// by the same run: what lies between two runs is no work. One that the run had to try again took from its first try on, unless it was put off meanwhile.
 func (l *Learner) Add(name string, log io.Reader) error {
 	if l.took == nil {
-		l.took, l.clusters, l.runs, l.seen, l.begun = map[string][]time.Duration{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string][]string{}
+		l.took, l.clusters, l.runs, l.seen, l.begun = map[string][]time.Duration{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string][]beginning{}
 	}
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, maxLine)
 	number := 0
 	for lines.Scan() {
 		number++
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 || l.Torn && !json.Valid(lines.Bytes()) {
 			continue
 		}
 		var e history.Event
@@ -75,24 +84,29 @@ func (l *Learner) event(e *history.Event) error {
 	step := e.Cluster + " " + e.Step
 	switch e.Type { //nolint:exhaustive // what else is told does not say how long a step takes
 	case history.StepStarted:
-		l.begun[step] = append(l.begun[step], e.Run)
+		l.begun[step] = append(l.begun[step], beginning{e.Run, e.TS})
+	case history.StepBlocked:
+		l.begun[step] = append(l.begun[step], beginning{})
 	case history.StepUndone:
 		delete(l.begun, step)
 	case history.StepDone:
 		begun := l.begun[step]
 		delete(l.begun, step)
-		if len(begun) == 1 && begun[0] == e.Run {
-			return l.done(e)
+		if len(begun) > 0 && !slices.ContainsFunc(begun, func(b beginning) bool { return b.run != e.Run }) {
+			return l.done(e, begun[0].at)
 		}
 	}
 	return nil
 }
 
 // done learns from a step that one run began and ended.
-func (l *Learner) done(e *history.Event) error {
+func (l *Learner) done(e *history.Event, began time.Time) error {
 	took, err := time.ParseDuration(e.Took)
 	if err != nil || took < 0 || took > longest {
 		return fmt.Errorf("step %s: took is %q, which is no length of time", e.Step, e.Took)
+	}
+	if since := e.TS.Sub(began).Round(time.Second); since > took && since <= longest {
+		took = since // The event tells of its last try.
 	}
 	kind := KindOf(e.Step)
 	if _, known := builtIn()[kind]; !known {

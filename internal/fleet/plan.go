@@ -143,16 +143,17 @@ func (n *nights) add(at int, c *PlannedCluster, s Stretch) error {
 	if spec.Windows == nil || !slices.Contains(spec.Windows.Phases, s.Phase) {
 		return nil
 	}
-	i := slices.IndexFunc(n.out.Nights, func(night Night) bool { return !s.From.Before(night.Start) && s.From.Before(night.End) })
+	schedule, err := spec.Schedule()
+	if err != nil {
+		return err
+	}
+	w, found, err := schedule.Next(s.From)
+	if err != nil || !found || !w.Contains(s.From) {
+		return err
+	}
+	// Waves have windows of their own, which may overlap.
+	i := slices.IndexFunc(n.out.Nights, func(night Night) bool { return night.Start.Equal(w.Start) && night.End.Equal(w.End) })
 	if i < 0 {
-		schedule, err := spec.Schedule()
-		if err != nil {
-			return err
-		}
-		w, found, err := schedule.Next(s.From)
-		if err != nil || !found || !w.Contains(s.From) {
-			return err
-		}
 		n.out.Nights = append(n.out.Nights, Night{Start: w.Start.UTC(), End: w.End.UTC(), Clusters: []string{}})
 		i = len(n.out.Nights) - 1
 	}

@@ -361,6 +361,36 @@ func TestNothingBeginsWhenAHoldCannotBeKept(t *testing.T) {
 	assert.Empty(t, end.runs)
 }
 
+// TestWavesHaveNightsOfTheirOwn where their windows overlap.
+func TestWavesHaveNightsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T11:00:00Z")
+	f := readFleet(t, `  limits: {clusters: 2}
+  waves:
+    - {name: first, clusters: {names: [a]}, until: workers}
+    - {name: rest, clusters: {names: [b]}, until: workers}
+`)
+	r, problems := f.Assign([]Candidate{{ID: "a"}, {ID: "b"}})
+	require.Empty(t, problems)
+	const later = bookHead + "  windows: {timeZone: Europe/Berlin, phases: [control-plane, workers, finalize], open: [{name: late, cron: '0 23 * * *', duration: 8h}]}\n"
+	in := PlanInput{
+		Roster: r, Now: now, Books: []*playbook.Effective{effective(t, nightly), effective(t, later)},
+		Shapes:   map[string]Shape{"a": {Workers: 1}, "b": {Workers: 1}},
+		Clusters: map[string]PlannedCluster{"a": {State: StateReady}, "b": {State: StateReady}},
+	}
+	in.Roster.Groups[0].Door, _ = windows(t, nightly)
+	in.Roster.Groups[1].Door, _ = windows(t, later)
+	p, err := in.Plan()
+	require.NoError(t, err)
+	require.NotEmpty(t, p.Nights)
+	for _, night := range p.Nights {
+		for _, id := range night.Clusters {
+			opens := map[string]string{"a": "21:00", "b": "22:00"}[id]
+			assert.Equal(t, opens, night.Start.Format("15:04"), "%s in the night of %s", id, night.Start)
+		}
+	}
+}
+
 func TestAPlanTellsWavesAndNights(t *testing.T) {
 	t.Parallel()
 	now := at("2026-11-22T11:00:00Z")

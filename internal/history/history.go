@@ -98,6 +98,8 @@ type Event struct {
 	Gate string `json:"gate,omitempty"`
 	// Class is the kind of a failure: api-away, blocked, conflict, lock-lost, touched, unsafe or other.
 	Class string `json:"class,omitempty"`
+	// Resting tells who listens beside the run that its process stays, and goes on by itself later: a run.paused that nobody has to hear of. It is not written.
+	Resting bool `json:"-"`
 }
 
 // RunReport tells what a run did, phase by phase, with the proof that nothing was restarted.

@@ -45,7 +45,7 @@ type Notification struct {
 	line line
 }
 
-// Throttle bounds how often an address is sent something. What is left out is counted in what is sent next; the events that end a run are always sent.
+// Throttle bounds how often an address is sent something. What is left out is counted in what is sent next; the events that end a run are always sent, unless it goes on by itself.
 type Throttle struct {
 	mu    sync.Mutex
 	limit *rate.Limiter
@@ -62,13 +62,13 @@ func NewThrottle(every time.Duration) *Throttle {
 }
 
 // pass tells whether an event is sent, and how many were left out before it.
-func (t *Throttle) pass(now time.Time, kind history.EventType) (sent bool, left int) {
+func (t *Throttle) pass(now time.Time, e history.Event) (sent bool, left int) {
 	if t == nil {
 		return true, 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.limit.AllowN(now, 1) && !ends(kind) {
+	if !t.limit.AllowN(now, 1) && !ends(e) {
 		t.left++
 		return false, 0
 	}
@@ -150,7 +150,7 @@ func (r *Runner) Hear(e history.Event) {
 		if !Matches(n.On, e.Type) {
 			continue
 		}
-		sent, left := n.Throttle.pass(r.clock.Now(), e.Type)
+		sent, left := n.Throttle.pass(r.clock.Now(), e)
 		if !sent {
 			continue
 		}
@@ -158,9 +158,9 @@ func (r *Runner) Hear(e history.Event) {
 	}
 }
 
-// ends tells of events that end a run.
-func ends(kind history.EventType) bool {
-	return slices.Contains([]history.EventType{history.RunFinished, history.RunFailed, history.RunPaused, history.RunStopped}, kind)
+// ends tells of events that end a run. One that rests between two workers or two nights has not ended.
+func ends(e history.Event) bool {
+	return !e.Resting && slices.Contains([]history.EventType{history.RunFinished, history.RunFailed, history.RunPaused, history.RunStopped}, e.Type)
 }
 
 // mostQueued keeps a program that hangs from having a run remember everything.

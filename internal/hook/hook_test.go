@@ -120,6 +120,16 @@ func TestNotificationsAreThrottledAndTheirFailuresTold(t *testing.T) {
 	assert.Equal(t, 7, got[2].Seq)
 	assert.Equal(t, 1, got[2].Suppressed)
 
+	// A run that rests between two workers has not ended; one that asks for people has.
+	resting := event(history.RunPaused, "the last worker was replaced")
+	resting.Resting = true
+	r.Hear(resting)
+	r.Hear(event(history.RunPaused, "it needs an approval"))
+	settled(t, r)
+	require.Len(t, got, 4)
+	assert.Equal(t, "al9qy: run.paused workers/a it needs an approval", got[3].Text)
+	assert.Equal(t, 1, got[3].Suppressed)
+
 	mu.Lock()
 	status = http.StatusTeapot
 	mu.Unlock()

@@ -90,6 +90,8 @@ type Options struct {
 	OnBlocked drain.OnTimeout
 	// Ready is asked, after the door, before everything that a gate may hold back; nil lets everything begin.
 	Ready func(ctx context.Context, start Start) *Refusal
+	// Waits tells that the process stays where the run can rest, and goes on later.
+	Waits bool
 	// Stop asks the run to end at the next safe point, by being closed.
 	Stop <-chan struct{}
 	// Retry is how long a step is tried again while the API server is away.
@@ -194,6 +196,14 @@ type Result struct {
 	Final bool
 }
 
+// Rests tells that a run can rest where it ended, and will know when it can go on.
+func (r *Result) Rests() bool {
+	if r.Outcome != Paused || r.Exposed || r.Gate == GateNoReturn {
+		return false // Where the loss of a machine stops writes, somebody has to know, and exit codes tell.
+	}
+	return r.Gate != "" || !r.NotBefore.IsZero()
+}
+
 // Forward runs the steps that are not done, from the first to the last of the phase it is told to reach:
 //
 //  1. take the lock, and open journal and log,
@@ -289,6 +299,9 @@ func (e *Engine) open(ctx context.Context, state migrationv1alpha1.State) error 
 	status.State = state
 	now := e.Journal.now()
 	status.Run = &migrationv1alpha1.Run{ID: e.opts.Run, By: e.opts.By, Tool: e.opts.Tool, Token: e.Lock.Token(), StartedAt: *now, Until: e.opts.Until}
+	if state == migrationv1alpha1.StateRollingBack {
+		status.Run.Keeps = new(e.kept)
+	}
 	status.Nodes = e.nodes()
 	if !e.resumed {
 		status.PlanDigest = e.opts.PlanDigest
@@ -1100,10 +1113,18 @@ func interrupted(err error) bool { return errors.Is(err, context.Canceled) }
 // closing is how long the end of a run tries to write, also of one that was interrupted.
 const closing = 20 * time.Second
 
+// ending is the event of how the run ended. People are told of what they have to agree to, and of what went wrong, also when the process stays.
+func (e *Engine) ending(result Result) history.Event {
+	kind := map[Outcome]history.EventType{Paused: history.RunPaused, Stopped: history.RunStopped, Failed: history.RunFailed}[result.Outcome]
+	return history.Event{
+		Type: cmp.Or(kind, history.RunFinished), Message: result.Message, Took: took(e.Clock.Since(e.began)), Class: classOf(result.Err),
+		Resting: e.opts.Waits && result.Rests() && result.Gate == "" && result.Err == nil,
+	}
+}
+
 // close notes how the run ended.
 func (e *Engine) close(ctx context.Context, result Result) error {
 	status := &e.Journal.Object.Status
-	kind := history.RunFinished
 	switch result.Outcome {
 	case Reached:
 		if status.State == migrationv1alpha1.StateRollingBack && !Started(e.Journal.Object) {
@@ -1113,14 +1134,14 @@ func (e *Engine) close(ctx context.Context, result Result) error {
 		}
 		status.Step = ""
 	case Paused:
-		kind, status.State = history.RunPaused, migrationv1alpha1.StatePaused
+		status.State = migrationv1alpha1.StatePaused
 	case Stopped:
-		kind, status.State = history.RunStopped, migrationv1alpha1.StateStopped
+		status.State = migrationv1alpha1.StateStopped
 	case Failed:
-		kind, status.State = history.RunFailed, migrationv1alpha1.StateFailed
+		status.State = migrationv1alpha1.StateFailed
 	}
 	status.Message = limited(result.Message)
-	err := e.Log.add(history.Event{Type: kind, Message: result.Message, Took: took(e.Clock.Since(e.began)), Class: classOf(result.Err)})
+	err := e.Log.add(e.ending(result))
 	// Also an interrupted run says where it stands, unless it has lost its lock.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()

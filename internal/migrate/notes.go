@@ -82,9 +82,9 @@ func (e *Engine) window(start Start, wait *Wait) error {
 	return e.logged(event)
 }
 
-// logged logs an event, if there is a log.
+// logged logs an event, if there is a log. That a worker could not begin beside another one keeps nobody waiting, and is said when its own turn has come.
 func (e *Engine) logged(event history.Event) error {
-	if e.Log == nil {
+	if e.Log == nil || e.beginning > 0 {
 		return nil
 	}
 	return e.Log.add(event)

@@ -11,6 +11,7 @@ import (
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 )
 
@@ -50,6 +51,53 @@ func TestTheLogSaysWhatWindowsDid(t *testing.T) {
 	}
 	assert.Equal(t, []history.EventType{history.WindowOpened, history.WindowClosing, history.WindowClosed, history.WindowOpened}, kinds)
 	assert.Equal(t, "another worker needs 45m0s", (*events)[1].Message)
+}
+
+// TestAWorkerThatCannotGoBesideAnotherIsNotTold of before its own turn: nothing waits for it.
+func TestAWorkerThatCannotGoBesideAnotherIsNotTold(t *testing.T) {
+	t.Parallel()
+	e, clk := standing(Options{
+		Approved: Gates(), Abreast: 3, Opening: func(time.Time, string) *Opening {
+			return &Opening{Until: time.Unix(1<<40, 0), Names: []string{"sunday"}}
+		},
+		Door: func(_ time.Time, start Start) *Wait {
+			if start.Step == "workers/w3" {
+				return &Wait{Why: "another worker needs 45m0s"}
+			}
+			return nil
+		},
+	}, []string{"workers/w1"}, nil)
+	events := heard(e)
+	phase, step := stepOf(t, e, "workers/w2")
+	require.Nil(t, e.closed(t.Context(), phase, step))
+	assert.Len(t, e.together(phase, step, func(s Step) bool { return e.closed(t.Context(), phase, s) == nil }), 1)
+	require.Len(t, *events, 1)
+	assert.Equal(t, history.WindowOpened, (*events)[0].Type)
+	clk.Step(time.Minute)
+	require.NotNil(t, closedAt(t, e, "workers/w3"))
+	require.Len(t, *events, 2)
+	assert.Equal(t, history.WindowClosing, (*events)[1].Type)
+}
+
+// TestARunThatGoesOnByItselfRests, and the log's listeners are told; not so where people are asked for, or where it ends.
+func TestARunThatGoesOnByItselfRests(t *testing.T) {
+	t.Parallel()
+	later := time.Unix(7, 0)
+	for name, c := range map[string]struct {
+		waits, want bool
+		result      Result
+	}{
+		"soaks":        {true, true, Result{Outcome: Paused, NotBefore: later}},
+		"ends":         {false, false, Result{Outcome: Paused, NotBefore: later}},
+		"an approval":  {true, false, Result{Outcome: Paused, Gate: "finalize"}},
+		"a pause":      {true, false, Result{Outcome: Paused}},
+		"two members":  {true, false, Result{Outcome: Paused, NotBefore: later, Exposed: true}},
+		"does not end": {true, false, Result{Outcome: Paused, NotBefore: later, Err: drain.ErrBlocked}},
+		"failed":       {true, false, Result{Outcome: Failed, NotBefore: later}},
+	} {
+		e, _ := standing(Options{Waits: c.waits}, nil, nil)
+		assert.Equal(t, c.want, e.ending(c.result).Resting, name)
+	}
 }
 
 // TestTheLogSaysWhoseApprovalIsOver and that one is missing.

@@ -346,6 +346,21 @@ func TestALaterLayerMovesNoClosedPeriod(t *testing.T) {
 	require.NoError(t, err, "nothing is closed")
 }
 
+// TestAHooksArgumentsAreNotShown: a header with a password is one of them. Another argument is another value all the same.
+func TestAHooksArgumentsAreNotShown(t *testing.T) {
+	t.Parallel()
+	value := func(header string) string {
+		e := read(t, "spec: {hooks: [{name: h, 'on': [run.*], exec: [/usr/bin/curl, '"+header+"']}]}\n")
+		assert.Equal(t, []string{"/usr/bin/curl", header}, e.Spec.Hooks[0].Exec, "it gets them")
+		assert.Equal(t, "/usr/bin/curl", e.Values["spec.hooks[0].exec[0]"])
+		for path, value := range e.Values {
+			assert.NotContains(t, value, "s3cr3t", path)
+		}
+		return e.Values["spec.hooks[0].exec[1]"]
+	}
+	assert.NotEqual(t, value("Authorization: s3cr3t"), value("Authorization: s3cr3t2"))
+}
+
 // TestAGatesAddressKeepsItsSecret, and another secret is another value all the same.
 func TestAGatesAddressKeepsItsSecret(t *testing.T) {
 	t.Parallel()

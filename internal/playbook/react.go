@@ -55,6 +55,12 @@ func (e *Effective) react() {
 	}
 	for i := range e.Spec.Hooks {
 		fill(fmt.Sprintf("spec.hooks[%d].timeout", i), &e.Spec.Hooks[i].Timeout, builtInHook)
+		for k, argument := range e.Spec.Hooks[i].Exec {
+			path := fmt.Sprintf("spec.hooks[%d].exec[%d]", i, k)
+			if _, said := e.Values[path]; said && k > 0 {
+				e.Values[path] = "not shown; sha256 " + digest(argument)
+			}
+		}
 	}
 	for i := range e.Spec.Notifications {
 		path := fmt.Sprintf("spec.notifications[%d]", i)
@@ -70,8 +76,13 @@ func shownAddress(address string) string {
 	if err == nil && u.RawQuery == "" && u.Fragment == "" && u.User == nil {
 		return address
 	}
-	sum := sha256.Sum256([]byte(address))
-	return fmt.Sprintf("%s (and what is not shown; sha256 %s)", gate.Shown(address), hex.EncodeToString(sum[:6]))
+	return fmt.Sprintf("%s (and what is not shown; sha256 %s)", gate.Shown(address), digest(address))
+}
+
+// digest stands for a text that may be secret: a token in an address, or an argument of a hook, which may be a header with a password.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:6])
 }
 
 // reactionProblems are what is wrong with gates, hooks and notifications.

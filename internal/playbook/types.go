@@ -40,7 +40,7 @@ type Spec struct {
 	Drain         Drain          `yaml:"drain,omitempty" json:"drain,omitzero" jsonschema_description:"What becomes of nodes that do not drain."`
 	Failure       Failure        `yaml:"failure,omitempty" json:"failure,omitzero" jsonschema_description:"What a run does about a step that fails."`
 	Finalize      Finalize       `yaml:"finalize,omitempty" json:"finalize,omitzero" jsonschema_description:"How the old platform goes."`
-	Estimates     string         `yaml:"estimates,omitempty" json:"estimates,omitempty" jsonschema_description:"File with what migrate estimate learn has learnt; a relative name is looked for beside the playbook that says it."`
+	Estimates     string         `yaml:"estimates,omitempty" json:"estimates,omitempty" jsonschema_description:"File with what migrate estimate learn has learnt, or event logs to learn from (logs/*.jsonl); a relative name is looked for beside the playbook that says it."`
 	Approvals     []Approver     `yaml:"approvals,omitempty" json:"approvals,omitempty" jsonschema_description:"Who is asked for which approval, for the people who read the plan."`
 	Gates         []Gate         `yaml:"gates,omitempty" json:"gates,omitempty" jsonschema_description:"What has to be so before something begins."`
 	Hooks         []Hook         `yaml:"hooks,omitempty" json:"hooks,omitempty" jsonschema_description:"Programs that are run when something happens; they decide nothing."`

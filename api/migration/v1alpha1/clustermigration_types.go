@@ -224,6 +224,10 @@ type Run struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Until string `json:"until,omitempty"`
+	// keeps is the phase that a rollback leaves done, empty when it takes everything back; absent of a run that goes forward.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Keeps *string `json:"keeps,omitempty"`
 }
 
 // SavedEtcd is a snapshot of etcd that a run has written and verified.
