@@ -248,7 +248,9 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 	// A controller that loses its lease because the machine is slow starts anew, and everything it lists then makes the machine slower.
 	for _, component := range []string{"controllerManager", "scheduler"} {
 		err := add(kcp, base+".clusterConfiguration."+component+".extraArgs",
-			arg("leader-elect-lease-duration", "180s"), arg("leader-elect-renew-deadline", "150s"), arg("leader-elect-retry-period", "20s"))
+			arg("leader-elect-lease-duration", "180s"), arg("leader-elect-renew-deadline", "150s"), arg("leader-elect-retry-period", "20s"),
+			// All that they list at their start they list at once, and meanwhile kubeadm waits for ten seconds for the DNS addon's, and gives up.
+			arg("kube-api-qps", "5"), arg("kube-api-burst", "5"))
 		if err != nil {
 			return err
 		}
