@@ -264,6 +264,9 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 			return err
 		}
 	}
+	if err := addonsLater(kcp); err != nil {
+		return err
+	}
 	// Two seconds for an answer of etcd, of which two members have to agree, are too few; and that nothing has changed etcd need not tell each of an API server's watches every five seconds.
 	err := errors.Join(
 		add(kcp, base+".clusterConfiguration.apiServer.extraArgs", arg("etcd-healthcheck-timeout", "30s"), arg("etcd-readycheck-timeout", "30s")),
@@ -283,6 +286,17 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 		return err
 	}
 	return nil
+}
+
+// addonsLater has kubeadm make its add-ons when the rest is done, as often as that takes. In kubeadm init it asks a new API server twice for what belongs to the DNS add-on, waits ten seconds each time, while
+// everything else starts beside it, and gives up (v1.36, cmd/kubeadm/app/phases/addons/dns). Only the first machine has that file.
+func addonsLater(kcp *unstructured.Unstructured) error {
+	const base = "spec.kubeadmConfigSpec"
+	if err := set(kcp, []any{"addon"}, base+".initConfiguration.skipPhases"); err != nil {
+		return err
+	}
+	const config = "/run/kubeadm/kubeadm.yaml"
+	return add(kcp, base+".postKubeadmCommands", "test ! -e "+config+" || for i in $(seq 20); do kubeadm init phase addon all --config "+config+" && break || sleep 10; done")
 }
 
 // patientKubeadm gives kubeadm more time for what it does once.
