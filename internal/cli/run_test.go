@@ -107,11 +107,13 @@ func TestARunThatWaitsLearnsFromItsOwnNights(t *testing.T) {
 	turns := 0
 	require.NoError(t, s.turns(t.Context(), o, "al9qy", func(_ context.Context, o runOptions) (migrate.Result, error) {
 		if turns++; turns == 1 {
-			return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now()}, os.WriteFile(filepath.Join(logs, "al9qy.jsonl"), []byte(night), 0o600)
+			require.NoError(t, os.WriteFile(filepath.Join(logs, "al9qy.jsonl"), []byte(night), 0o600))
+			return migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now()}, ended(CodeWaiting)
 		}
 		assert.Equal(t, 7*time.Minute, o.estimates.Step("workers/b").P90)
 		return migrate.Result{Outcome: migrate.Reached}, nil
 	}))
+	assert.Equal(t, 2, turns)
 }
 
 // TestWhoResumesIsToldOfAnotherPause, which has come since the cluster was read, and it stays.
