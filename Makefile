@@ -103,7 +103,7 @@ images: build ## build the container images that the release names, for RELEASE 
 .PHONY: e2e-provider
 e2e-provider: setup lab ## walk a cluster of real virtual machines through its life; root, QEMU and up to two hours without KVM; WORK=DIR keeps the lab of a walk that failed
 	bin/lab image build
-	cd lab && go test -tags e2e ./e2e -run TestProvider -count=1 -timeout 240m -v $(if $(WORK),-args -work $(abspath $(WORK)))
+	cd lab && go test -tags e2e ./e2e -run TestProvider -count=1 -timeout 300m -v $(if $(WORK),-args -work $(abspath $(WORK)))
 
 .PHONY: e2e-adopt
 e2e-adopt: setup lab ## take a running legacy cluster of real virtual machines over and give it back; root, QEMU and up to an hour without KVM

@@ -117,12 +117,21 @@ func (w *world) ignitionWorkerJoins(ctx context.Context) {
 		require.Contains(w.t, got, facts[i].want, "%s of %s", facts[i].what, name)
 		w.say("  %s: %s: ok", name, facts[i].what)
 	}
-	nodes, err := w.list(ctx, w.wc, "nodes", "--field-selector", "metadata.name="+name)
-	require.NoError(w.t, err)
-	require.Len(w.t, nodes, 1)
-	id, _, err := unstructured.NestedString(nodes[0].Object, "spec", "providerID")
-	require.NoError(w.t, err)
-	require.Equal(w.t, "kvm://"+cluster+"/"+name, id)
+	w.eventually(ctx, short, "the node of "+name+" has its machine's provider id", func(ctx context.Context) error {
+		nodes, err := w.list(ctx, w.wc, "nodes", "--field-selector", "metadata.name="+name)
+		if err != nil {
+			return err
+		}
+		if len(nodes) != 1 {
+			return fmt.Errorf("there are %d nodes %s", len(nodes), name)
+		}
+		want := "kvm://" + cluster + "/" + name
+		id, _, err := unstructured.NestedString(nodes[0].Object, "spec", "providerID")
+		if err == nil && id != want {
+			err = fmt.Errorf("it is %q and not %q", id, want)
+		}
+		return err
+	})
 	w.poolIsRemoved(ctx, ignitionPool, size)
 }
 

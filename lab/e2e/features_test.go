@@ -290,14 +290,14 @@ func controlPlaneSettings(kcp *unstructured.Unstructured) error {
 
 // addonsLater has kubeadm make its add-ons when the rest is done, as often as that takes. In kubeadm init it asks a new API server twice for what belongs to the DNS add-on, waits ten seconds each time, while
 // everything else starts beside it, and gives up (v1.36, cmd/kubeadm/app/phases/addons/dns). Only the first machine has that file.
-// When the last try fails, so does the bootstrap, and the machine says it.
+// CAPBK writes its sentinel before these commands run, so that a machine without add-ons counts as bootstrapped: the walk looks for them itself.
 func addonsLater(kcp *unstructured.Unstructured) error {
 	const base = "spec.kubeadmConfigSpec"
 	if err := set(kcp, []any{"addon"}, base+".initConfiguration.skipPhases"); err != nil {
 		return err
 	}
 	const config = "/run/kubeadm/kubeadm.yaml"
-	return add(kcp, base+".postKubeadmCommands", "test ! -e "+config+" || for i in $(seq 20); do kubeadm init phase addon all --config "+config+" && break; test $i -lt 20 && sleep 10; done")
+	return add(kcp, base+".postKubeadmCommands", "test ! -e "+config+" || for i in $(seq 20); do kubeadm init phase addon all --config "+config+" && break; sleep 10; done")
 }
 
 // patientKubeadm gives kubeadm more time for what it does once.

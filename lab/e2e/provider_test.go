@@ -89,11 +89,21 @@ func (w *world) clusterctlInstalls(ctx context.Context) {
 	require.NoError(w.t, err)
 	// KubeadmControlPlane asks etcd through the API server and the kubelet, three TLS connections one in the other. Its ten seconds for them are not enough while two cores emulate two control planes:
 	// it never found out that it may remove the old member, and did within half a minute when it had more time.
-	const kcp = "capi-kubeadm-control-plane"
-	w.must(ctx, w.kubectl, "-n", kcp+"-system", "patch", "deployment", kcp+"-controller-manager", "--type=json", "-p",
-		`[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--etcd-dial-timeout-duration=60s"},`+
-			`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--etcd-call-timeout-duration=60s"}]`)
-	w.must(ctx, w.kubectl, "-n", kcp+"-system", "rollout", "status", "deployment", kcp+"-controller-manager", "--timeout", "5m")
+	w.managerGets(ctx, "capi-kubeadm-control-plane", "--etcd-dial-timeout-duration=60s", "--etcd-call-timeout-duration=60s")
+	// Where both workers are on the host that is drained, the last one's guest drains when a replacement has joined, which two cores that emulate it do not manage in the ordinary 15 minutes.
+	w.managerGets(ctx, "capk", "--eviction-timeout=40m")
+}
+
+// managerGets adds flags to a provider's manager and waits until it runs with them.
+func (w *world) managerGets(ctx context.Context, provider string, flags ...string) {
+	w.t.Helper()
+	patch := make([]string, 0, len(flags))
+	for _, flag := range flags {
+		patch = append(patch, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":%q}`, flag))
+	}
+	namespace, name := provider+"-system", provider+"-controller-manager"
+	w.must(ctx, w.kubectl, "-n", namespace, "patch", "deployment", name, "--type=json", "-p", "["+strings.Join(patch, ",")+"]")
+	w.must(ctx, w.kubectl, "-n", namespace, "rollout", "status", "deployment", name, "--timeout", "5m")
 }
 
 func (w *world) clusterIsApplied(ctx context.Context) {
@@ -101,8 +111,7 @@ func (w *world) clusterIsApplied(ctx context.Context) {
 	w.watchMachines(ctx)
 	all := w.generate(ctx, "")
 	require.NoError(w.t, withFeatures(all))
-	// kubeadm asks the new API server for the DNS addon once, and waits ten seconds for the answer. A worker is made as soon as the server is up, and where two
-	// cores emulate both, its boot takes what the answer needs. So do the two control planes of a roll.
+	// A worker is made as soon as the API server is up, and where two cores emulate both, its boot takes what the rest of kubeadm init needs. So do the two control planes of a roll.
 	workers, err := all.find("MachineDeployment", "")
 	require.NoError(w.t, err)
 	workers.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
@@ -135,6 +144,11 @@ func (w *world) controlPlaneServes(ctx context.Context) {
 	require.NoError(w.t, os.WriteFile(w.workload(), raw, 0o600))
 	w.eventually(ctx, short, "the workload cluster's API answers under its name", func(ctx context.Context) error {
 		_, err := w.wc(ctx, "get", "--raw", "/readyz")
+		return err
+	})
+	// kubeadm's success is told before they are made, and the pod network reaches the API through kube-proxy.
+	w.eventually(ctx, medium, "kubeadm's add-ons are there", func(ctx context.Context) error {
+		_, err := w.wc(ctx, "get", "--namespace", "kube-system", "daemonset/kube-proxy", "deployment/coredns")
 		return err
 	})
 	network, err := os.ReadFile(networkAddon())
