@@ -426,7 +426,7 @@ func (s *session) awaitApproval(ctx context.Context, id, gate string, terms migr
 	if err != nil {
 		return err
 	}
-	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
+	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind), Name: id}
 	var unreadable error
 	err = kube.Await(ctx, live.Reader, s.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
 		for _, object := range objects {

@@ -32,7 +32,8 @@ type Scope struct {
 	schema.GroupVersionKind
 
 	Namespace string
-	// Labels restrict it further.
+	// Name and Labels restrict it further.
+	Name   string
 	Labels client.MatchingLabels
 }
 
@@ -79,6 +80,9 @@ func awaitOnce(ctx context.Context, c ListWatcher, scope Scope, met func(map[typ
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(scope.GroupVersion().WithKind(scope.Kind + "List"))
 	opts := []client.ListOption{client.InNamespace(scope.Namespace), scope.Labels}
+	if scope.Name != "" {
+		opts = append(opts, client.MatchingFields{metav1.ObjectNameField: scope.Name})
+	}
 	if err := c.List(ctx, list, opts...); err != nil {
 		return before, fmt.Errorf("listing %s in namespace %s: %w", scope.Kind, scope.Namespace, err)
 	}
