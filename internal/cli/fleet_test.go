@@ -525,6 +525,10 @@ func TestAFleetMustNotRestWithAClusterThatMustNot(t *testing.T) {
 	assert.Contains(t, message, "al9qy, b4n9x: must not rest, because etcd")
 	code, _ = w.endedFleet(restless{}.of(fleet.Waits), restless{})
 	assert.Equal(t, CodeWaiting, code)
+	code, message = w.endedFleet(restless{}.of(fleet.NoWindow), restless{})
+	assert.Equal(t, CodeDecision, code)
+	assert.Contains(t, message, "no window opens any more")
+	assert.Equal(t, fleet.MustNotRest, exposed.of(fleet.NoWindow), "what must not rest is told first")
 	assert.Equal(t, fleet.Done, exposed.of(fleet.Done))
 
 	blocked, other := []string{fleet.ClassBlocked}, []string{"check CHK-B-001"}

@@ -57,7 +57,7 @@ Outside of windows, and where nothing but an approval is missing, the run ends w
 asks nobody anything, and hears of approvals, of pauses that end and of holds by watching. It leaves all the same where the loss of one machine would stop writes, so that somebody knows. The first Ctrl-C keeps clusters from beginning and ends those at work after the step they are at; the second one ends them at once.
 
 Exit code 0 means that every wave is done, 3 that checks are in the way of what is left, or that somebody else works through the fleet, 4 that something can begin later or waits for an
-approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is held or a cluster must not rest.`,
+approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is held, a cluster must not rest, or no window opens any more.`,
 		Example: `  migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes
   migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes --wait -o text -o html=fleet.html
   migrate fleet run -f fleet.yaml --ca-secret ca/{cluster} --yes --release "budget of shop/web relaxed, CHG-4712"`,
@@ -425,7 +425,7 @@ type restless struct{ exposed, undrained []string }
 
 // of says of a fleet that waits that it must not.
 func (r restless) of(ending fleet.Ending) fleet.Ending {
-	if ending == fleet.Waits && len(r.exposed)+len(r.undrained) > 0 {
+	if (ending == fleet.Waits || ending == fleet.NoWindow) && len(r.exposed)+len(r.undrained) > 0 {
 		return fleet.MustNotRest
 	}
 	return ending
@@ -466,6 +466,8 @@ func (w *fleetWork) endedFleet(ending fleet.Ending, restless restless) (Code, st
 		return CodeOK, "every wave is done"
 	case fleet.Waits:
 		return CodeWaiting, "something can begin later, or waits for an approval. Go on with: " + again
+	case fleet.NoWindow:
+		return CodeDecision, "no window opens any more that is long enough for what comes next. Give spec.windows of the playbooks time for it, then go on with: " + again
 	case fleet.MustNotRest:
 		return CodeDecision, restless.String() + ". migrate status CLUSTER says where; go on with: " + again
 	case fleet.Held:
@@ -686,7 +688,7 @@ func inTheWay(r *check.Report) error {
 
 // outcomeOf says what the end of a run means for the fleet.
 func outcomeOf(result migrate.Result, err error) fleet.Outcome {
-	out := fleet.Outcome{Standing: fleet.Ready, Message: result.Message, NotBefore: result.NotBefore, Gate: result.Gate, Exposed: result.Exposed}
+	out := fleet.Outcome{Standing: fleet.Ready, Message: result.Message, NotBefore: result.NotBefore, Gate: result.Gate, Exposed: result.Exposed, Never: result.Never}
 	switch result.Outcome {
 	case migrate.Reached:
 		out.Message = ""

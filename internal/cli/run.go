@@ -172,7 +172,8 @@ A run that ended early, for whatever reason, goes on with the same command, also
 step it is at; the second one at once, and then the step is done again by the next run.
 
 Exit code 0 means that the phase was reached, 3 that a check or another run is in the way, 4 that the migration is paused, 5 that the plan is stale, 6 that the run
-stopped and can be resumed, 8 that a human has to decide, or that the cluster must not rest where the run paused.`,
+stopped and can be resumed, 8 that a human has to decide, that the cluster must not rest where the run paused, or
+that no window opens any more which is long enough.`,
 		Example: `  migrate run al9qy --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --plan al9qy.plan --ca-cert ca.crt --ca-key ca.key
   migrate run al9qy --until fence --ca-cert ca.crt --ca-key ca.key
@@ -1346,14 +1347,18 @@ func (s *session) pausedRun(id string, o runOptions, result migrate.Result, agai
 		// With its goal: without, it would end at the default one, and leave a phase half way.
 		again = strings.Replace(again, "migrate run", "migrate resume", 1)
 	}
-	_, _ = fmt.Fprintf(s.app.Err, "%s: %s. Go on with: %s\n", id, result.Message, again)
+	then := "Go on with"
+	if result.Never {
+		then = "Waiting ends nothing: give spec.windows of the playbook time for it, then go on with"
+	}
+	_, _ = fmt.Fprintf(s.app.Err, "%s: %s. %s: %s\n", id, result.Message, then, again)
 	return ended(restCode(result, CodeWaiting))
 }
 
 // restCode is the exit code of a run that paused, ordinary where a cluster may rest. Timers take a wait and a shut gate for ordinary ends: where etcd needs both of two members, or a
-// node is cordoned and does not drain, somebody has to know.
+// node is cordoned and does not drain, or where no window opens any more, somebody has to know.
 func restCode(result migrate.Result, ordinary Code) Code {
-	if result.Exposed || errors.Is(result.Err, drain.ErrBlocked) {
+	if result.Exposed || result.Never || errors.Is(result.Err, drain.ErrBlocked) {
 		return CodeDecision
 	}
 	return ordinary

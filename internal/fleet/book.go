@@ -65,6 +65,8 @@ type Progress struct {
 	Killed  bool
 	// Exposed tells that the loss of one machine stops writes while it rests.
 	Exposed bool
+	// Never tells that its last run found no window any more that is long enough for what comes next.
+	Never bool
 	// Namespace is where its migration is kept; empty while it has none.
 	Namespace string
 	// refused is how many times in a row somebody else's lock kept it from this run.
@@ -104,6 +106,8 @@ type Outcome struct {
 	NotBefore time.Time
 	Gate      string
 	Exposed   bool
+	// Never tells that no window opens any more that is long enough for what comes next.
+	Never bool
 }
 
 // Cause is why a cluster waits. The list is closed.
@@ -215,7 +219,7 @@ func (b *Book) Progress(id string) Progress {
 // Begin notes that a cluster is worked on.
 func (b *Book) Begin(id string) {
 	p := b.progress[id]
-	p.Standing, p.NotBefore, p.Gate, p.Message, p.At = Running, time.Time{}, "", "", time.Time{}
+	p.Standing, p.NotBefore, p.Gate, p.Message, p.At, p.Never = Running, time.Time{}, "", "", time.Time{}, false
 	delete(b.missed, id)
 }
 
@@ -242,7 +246,7 @@ func (b *Book) End(id string, now time.Time, o Outcome) bool {
 		*p = *o.Progress
 	}
 	p.Standing, p.NotBefore, p.Gate, p.Message, p.Exposed = cmp.Or(o.Standing, Ready), o.NotBefore, o.Gate, o.Message, o.Exposed
-	p.At, p.Run, p.refused = now, cmp.Or(o.Run, p.Run), 0
+	p.At, p.Run, p.Never, p.refused = now, cmp.Or(o.Run, p.Run), o.Never, 0
 	if b.metMeanwhile(id, p) {
 		p.Standing, p.Gate, p.Message = Ready, "", ""
 	}
@@ -446,6 +450,16 @@ func (d *deciding) finished(group *Group) (finished bool, last time.Time) {
 
 // wake remembers the earliest time at which something changes.
 func (d *deciding) wake(at time.Time) { d.out.wake(d.now, at) }
+
+// noWindow tells that a cluster waits for a window, and none opens any more that is long enough.
+func (d *Decision) noWindow() bool {
+	for _, w := range d.Waits {
+		if w.Cause == ByWindow && w.Until.IsZero() {
+			return true
+		}
+	}
+	return false
+}
 
 func (d *Decision) wake(now, at time.Time) {
 	if at.After(now) && (d.Wake.IsZero() || at.Before(d.Wake)) {

@@ -75,6 +75,8 @@ const (
 	Waits Ending = "waiting"
 	// MustNotRest is Waits with a cluster whose etcd needs two machines: a timer that takes waiting for an ordinary end would leave it so until the next night.
 	MustNotRest Ending = "decision"
+	// NoWindow means that what is left needs windows, and none opens any more that is long enough.
+	NoWindow Ending = "window"
 	// Held means that the fleet is held.
 	Held Ending = "held"
 	// NeedsDecision means that nothing but decisions and checks of people is in the way.
@@ -175,13 +177,20 @@ func (w *Worker) over(ctx context.Context, d Decision) Ending {
 		return Waits
 	}
 	worst := Waits
+	if d.noWindow() {
+		worst = NoWindow
+	}
 	for _, p := range w.Book.progress {
 		switch p.Standing {
 		case Failed, TakenBack:
 			return Failures
 		case Blocked:
 			worst = NeedsDecision
-		case Ready, Running, Elsewhere, Paused, Gated, Enough:
+		case Enough:
+			if p.Never && worst == Waits {
+				worst = NoWindow
+			}
+		case Ready, Running, Elsewhere, Paused, Gated:
 		}
 	}
 	return worst

@@ -328,6 +328,8 @@ func TestWhatIsLeftDecidesHowItEnds(t *testing.T) {
 		"blocked":  {Outcome{Standing: Blocked, Classes: []string{"check X"}}, NeedsDecision},
 		"approval": {Outcome{Standing: Gated, Gate: "finalize"}, Waits},
 		"paused":   {Outcome{Standing: Paused}, Waits},
+		"enough":   {Outcome{Standing: Enough}, Waits},
+		"never":    {Outcome{Standing: Enough, Never: true}, NoWindow},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -340,6 +342,19 @@ func TestWhatIsLeftDecidesHowItEnds(t *testing.T) {
 			assert.Equal(t, test.want, (<-out).how)
 		})
 	}
+}
+
+// TestWindowsThatAreOverAreForPeople: a timer takes waiting for an ordinary end, and would begin it again every night.
+func TestWindowsThatAreOverAreForPeople(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	w := workerOf(t, s, clk, "  waves: [{name: all, clusters: {names: [a]}, until: workers}]\n")
+	w.Wait = true
+	w.Book.Roster.Groups[0].Door, _ = windows(t, bookHead+"  windows: {timeZone: Europe/Berlin, open: [{name: last week, from: '2026-11-14T22:00', to: '2026-11-15T06:00'}]}\n")
+	out := work(t.Context(), w)
+	<-s.begun
+	s.end("a") <- Outcome{Progress: &Progress{Standing: Ready, Done: done(3, clk.Now())}, Standing: Ready}
+	assert.Equal(t, NoWindow, (<-out).how)
 }
 
 func TestNothingBeginsWhenAHoldCannotBeKept(t *testing.T) {

@@ -186,6 +186,8 @@ type Result struct {
 	Start Start
 	// Limited means that the run did as much as it was to do at once.
 	Limited bool
+	// Never means that no window opens any more that is long enough for what comes next: waiting ends nothing.
+	Never bool
 	// Exposed means that etcd needs both control planes where the run ended, however it ended: the loss of either stops writes.
 	Exposed bool
 	// Restoration says how etcd can be restored when there is no way back any more; empty when no run has saved it.
@@ -624,7 +626,7 @@ func (e *Engine) doorShut(start Start) *Result {
 	case wait == nil:
 		return nil
 	}
-	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + also(err), Limited: wait.Until.IsZero()}
+	return &Result{Outcome: Paused, NotBefore: wait.Until, Message: wait.Why + also(err), Limited: wait.Until.IsZero(), Never: wait.Until.IsZero()}
 }
 
 // soakingWorkers tells how long a cluster still has to run undisturbed before the next worker is replaced.

@@ -106,7 +106,7 @@ func (f Foresight) wait(e *Engine, clk *imagined, result *Result) error {
 		return ErrExposed
 	case result.NotBefore.After(clk.now):
 		clk.now = result.NotBefore
-	case result.Limited && result.NotBefore.IsZero() && e.replaced > 0 && f.Again != nil:
+	case result.Limited && !result.Never && result.NotBefore.IsZero() && e.replaced > 0 && f.Again != nil:
 		e.replaced, clk.now = 0, f.Again(clk.now)
 	default:
 		return ErrNoWindow

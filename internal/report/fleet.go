@@ -432,6 +432,8 @@ func fleetOutcome(outcome string) mark {
 		return mark{"×", "x", outcome, bad}
 	case "decision":
 		return mark{"!", "!", "to decide", choose}
+	case "window":
+		return mark{"!", "!", "no window any more", choose}
 	}
 	return mark{"?", "?", outcome, plain}
 }

@@ -123,7 +123,7 @@ func (x *takeover) fleetIsReplaced(y *takeover) {
 	}
 	before := settled(mine(x.o.c.State(x.T)))
 	code, out, said := work(x.o.book(x.T, "ends-soon", -time.Hour, 5*time.Minute, ""))
-	require.Equal(x, cli.CodeWaiting, code, said)
+	require.Equal(x, cli.CodeDecision, code, said)
 	assert.Contains(x, out+said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
 	assert.Empty(x, before.Diff(settled(mine(x.o.c.State(x.T)))))
 

@@ -74,15 +74,15 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.Contains(t, said, "no window is open for phase control-plane; the next one begins at")
 	code, _, said = until(x.o, "--playbook", x.o.book(t, "ends-soon", -time.Hour, 5*time.Minute, ""))
-	require.Equal(t, cli.CodeWaiting, code, said)
+	require.Equal(t, cli.CodeDecision, code, said)
 	assert.Contains(t, said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
 	assert.Empty(t, before.Diff(settled(mine(x.o.c.State(t)))), "a run that waits changes nothing")
 
 	// The control plane fits, the workers do not: they need more than is left.
 	first := x.o.book(t, "first", -time.Hour, time.Hour, "")
 	code, _, said = until(x.o, "--playbook", first, "--set", "spec.windows.cutoff=2h")
-	require.Equal(t, cli.CodeWaiting, code, said)
-	assert.Contains(t, said, "another worker, which needs 2h0m0s")
+	require.Equal(t, cli.CodeDecision, code, said)
+	assert.Contains(t, said, "another worker, which needs 2h0m0s. Waiting ends nothing: give spec.windows of the playbook time for it, then go on with: ")
 	assert.Contains(t, said, "--playbook "+first)
 	x.assertReplaced(1)
 
