@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,4 +23,18 @@ func TestZoneDataAreInsideTheProgram(t *testing.T) {
 		imports = append(imports, name)
 	}
 	assert.Contains(t, imports, "time/tzdata")
+}
+
+// TestSignalsEndTheProgramInTwoSteps: systemd and kubelets say SIGTERM, people Ctrl-C. Signals reach the whole process.
+func TestSignalsEndTheProgramInTwoSteps(t *testing.T) {
+	for _, first := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		soft, hard, stop := interruptible()
+		require.NoError(t, soft.Err())
+		require.NoError(t, syscall.Kill(syscall.Getpid(), first))
+		<-soft.Done()
+		require.NoError(t, hard.Err(), "the first one lets a step come to a safe end")
+		require.NoError(t, syscall.Kill(syscall.Getpid(), syscall.SIGTERM))
+		<-hard.Done()
+		stop()
+	}
 }
