@@ -529,6 +529,7 @@ func TestAFleetMustNotRestWithAClusterThatMustNot(t *testing.T) {
 	assert.Equal(t, CodeDecision, code)
 	assert.Contains(t, message, "no window opens any more")
 	assert.Equal(t, fleet.MustNotRest, exposed.of(fleet.NoWindow), "what must not rest is told first")
+	assert.Equal(t, fleet.MustNotRest, exposed.of(fleet.NeedsDecision), "a timer takes 3 for an ordinary end as well")
 	assert.Equal(t, fleet.Done, exposed.of(fleet.Done))
 
 	blocked, other := []string{fleet.ClassBlocked}, []string{"check CHK-B-001"}

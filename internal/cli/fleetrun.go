@@ -423,9 +423,10 @@ func (w *fleetWork) close(ctx context.Context, outs []output, began time.Time, e
 // restless are the clusters that must not rest while the fleet waits: those of which etcd needs both of two members, and those with a node that is cordoned and does not drain.
 type restless struct{ exposed, undrained []string }
 
-// of says of a fleet that waits that it must not.
+// of says of a fleet that waits, or whose other clusters are blocked, that it must not: timers take both for ordinary ends.
 func (r restless) of(ending fleet.Ending) fleet.Ending {
-	if (ending == fleet.Waits || ending == fleet.NoWindow) && len(r.exposed)+len(r.undrained) > 0 {
+	rests := []fleet.Ending{fleet.Waits, fleet.NoWindow, fleet.NeedsDecision}
+	if slices.Contains(rests, ending) && len(r.exposed)+len(r.undrained) > 0 {
 		return fleet.MustNotRest
 	}
 	return ending
