@@ -35,7 +35,8 @@ func LockKey(namespace, id string) client.ObjectKey {
 }
 
 // Prepare makes what a migration keeps its state in: the kind ClusterMigration, and the target namespace with everything that the
-// translation says about it. Both are safe to repeat, by several people at once.
+// translation says about it. Both are safe to repeat, by several people at once. A definition of ClusterMigration that knows less than this program is
+// renewed, because an API server drops what it does not know without a word; one that knows more, of a later program, stays.
 func Prepare(ctx context.Context, side adopt.Side, clk clock.Clock, namespace *unstructured.Unstructured) error {
 	definition := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(migration.ClusterMigrationCRD(), &definition.Object); err != nil {
@@ -48,9 +49,11 @@ func Prepare(ctx context.Context, side adopt.Side, clk clock.Clock, namespace *u
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reading CustomResourceDefinition %s: %w", definition.GetName(), err)
 	}
-	if err != nil || !established(have) {
+	lacking := lacks(have, definition)
+	if err != nil || !established(have) || lacking != "" {
 		if _, err := side.Writer.Apply(ctx, definition); err != nil {
-			return fmt.Errorf("%w; somebody with the right to may install it: migrate crd | kubectl apply -f -", err)
+			return fmt.Errorf("%w; %s lacks %s; somebody with the right to may renew it: migrate crd | kubectl apply --server-side --force-conflicts -f -",
+				err, definition.GetName(), cmp.Or(lacking, "a version that is served"))
 		}
 		if err := awaitEstablished(ctx, side, clk, kind, definition.GetName()); err != nil {
 			return err
@@ -203,7 +206,7 @@ func SkipStep(ctx context.Context, c client.Client, object *migrationv1alpha1.Cl
 }
 
 // ErrOldDefinition means that the management cluster's definition of ClusterMigration is older than this program.
-var ErrOldDefinition = errors.New("the management cluster's definition of ClusterMigration is older than this program and does not keep it; renew it with: migrate crd | kubectl apply --server-side -f -")
+var ErrOldDefinition = errors.New("the management cluster's definition of ClusterMigration is older than this program and does not keep it; renew it with: migrate crd | kubectl apply --server-side --force-conflicts -f -")
 
 // Approved tells that an agreement to a gate is on record, and holds.
 func Approved(object *migrationv1alpha1.ClusterMigration, gate string, now time.Time, terms Terms) bool {

@@ -85,12 +85,11 @@ func TestTheCronJobRuns(t *testing.T) {
 	require.NoError(t, err)
 	load(t)
 
-	for _, file := range []string{"rbac.yaml", "cronjob.yaml"} {
-		objects, err := manifest.ReadFile(filepath.Join("..", "..", "docs", "unattended", file))
-		require.NoError(t, err)
-		for _, o := range objects {
-			require.NoError(t, c.Create(t.Context(), o), manifest.Describe(o))
-		}
+	rights(t, c)
+	objects, err := manifest.ReadFile(filepath.Join("..", "..", "docs", "unattended", "cronjob.yaml"))
+	require.NoError(t, err)
+	for _, o := range objects {
+		require.NoError(t, c.Create(t.Context(), o), manifest.Describe(o))
 	}
 	require.NoError(t, c.Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "migrate", Name: "migrate-" + id}, Data: map[string]string{"playbook.yaml": playbook},
