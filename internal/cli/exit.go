@@ -56,10 +56,10 @@ func Codes() []CodeDoc {
 		{CodeBlocked, "blocked", "a check or gate says no", "`check`, and `plan` and `fleet plan` with `--detailed-exitcode`. `proof`: something was restarted or replaced. `fleet run`: checks are in the way of all that is left, or somebody else works through the fleet. `playbook lint`, `fleet lint`: a doubt."},
 		{CodeWaiting, "waiting", "the window is closed or the run is paused; work remains", "Commands that run a migration. `fleet run`: the next cluster may begin later, or waits for an approval."},
 		{CodeStale, "stale", "the world changed since the plan was made", "`plan --against FILE --detailed-exitcode` and `run --plan FILE`: a value the earlier plan used is different now."},
-		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration. `fleet run`: clusters failed, and nothing else can begin."},
+		{CodeStopped, "stopped", "the run stopped and is safe to resume", "Commands that run a migration: a step failed, or Ctrl-C or SIGTERM ended the run after the step it was at. `fleet run`: clusters failed, and nothing else can begin."},
 		{CodeDecision, "decision", "a human has to decide", "`check`, and `plan` and `fleet plan` with `--detailed-exitcode`: a finding with several answers is open; a decisions file answers it. Commands that run a migration: the cluster must not rest where the run paused, because etcd needs both of two members or a node does not drain, or no window opens any more that is long enough. `fleet run`: the fleet is held, until somebody ends that with `--release`, one of its clusters must not rest, or no window opens any more."},
 		{CodeUsage, "usage", "the command line, the environment or a configuration file is wrong", "Every command, before it has looked at anything."},
-		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written."},
+		{CodeInterrupted, "interrupted", "interrupted; state is saved", "Every command on Ctrl-C or SIGTERM. No file is left half written. Commands that run a migration: when they are told before their first step, while they wait, or a second time, after which the step at hand is done again by the next run; told once in the middle of a step they end after it, with 6. `fleet run`: always."},
 	}
 }
 

@@ -372,6 +372,11 @@ func TestARunThatWasKilledIsNotShownAsRunning(t *testing.T) {
 		assert.Contains(t, one(), "go on with: "+want, "as the one that was killed")
 	}
 	m.Status.State, m.Status.Run.Keeps = migrationv1alpha1.StateRunning, nil
+	done := m.DeepCopy()
+	done.Status.State, done.Status.Conditions = migrationv1alpha1.StateReached, []metav1.Condition{{Type: migrationv1alpha1.FinalizedCondition, Status: metav1.ConditionTrue}}
+	quiet, _ := newSession(App{})
+	next := quiet.nextAfterStatus(done, migrate.Graph())
+	assert.Equal(t, "everything is done; what happened tells: migrate events al9qy", next, "there is nothing left that proof could look at")
 
 	out := &bytes.Buffer{}
 	s, _ := newSession(App{Out: out})

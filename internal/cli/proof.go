@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
@@ -35,7 +34,7 @@ Exit code 0 means untouched, 3 that something was restarted or replaced (and wha
 		RunE:              func(cmd *cobra.Command, args []string) error { return s.proof(cmd.Context(), o, args[0]) },
 	}
 	o.source.addStorageTo(cmd)
-	cmd.Flags().StringVar(&o.ns, "target-namespace", "", "namespace of the Cluster API objects (default: org-<organization>)")
+	cmd.Flags().StringVar(&o.ns, "target-namespace", "", "namespace of the Cluster API objects (default: where the migration has begun)")
 	addOutputFlag(cmd, &o.outputs, formatsOf(report.KindProof))
 	o.view.addTo(cmd, false)
 	return cmd
@@ -73,7 +72,11 @@ func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	u := &undertaking{id: id, namespace: first(o.ns, check.TargetNamespace(cluster.Organization)), live: p.live, found: &examination{cluster: cluster}}
+	namespace, err := namespaceOf(ctx, p.live.Reader, o.ns, cluster)
+	if err != nil {
+		return err
+	}
+	u := &undertaking{id: id, namespace: namespace, live: p.live, found: &examination{cluster: cluster}}
 	before, err := migrate.LoadEvidence(ctx, p.live.Reader, u.namespace, id)
 	if err != nil {
 		return err

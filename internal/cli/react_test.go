@@ -108,7 +108,7 @@ func TestWhereNotificationsGoIsKnownBeforeAnythingBegins(t *testing.T) {
 	}
 	got := run(t, "run", "al9qy", "--playbook", "../../playbooks/rollback-night.yaml")
 	assert.Equal(t, CodeUsage, got.code)
-	assert.Contains(t, got.stderr, "MIGRATE_NOTIFY_URL")
+	assert.Contains(t, got.stderr, "NOTIFY_URL")
 }
 
 // TestProgramsAndAddressesLieBesideThePlaybook, wherever a timer starts the run; a bare name is one of PATH.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -343,6 +344,8 @@ func (s *session) nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph [
 		return "go on with: " + s.repeat("migrate resume "+m.Spec.ClusterID+goal) + back
 	case state == migrationv1alpha1.StateFailed, state == migrationv1alpha1.StateStopped, killed:
 		return "go on with: " + s.repeat("migrate run "+m.Spec.ClusterID+goal) + back
+	case meta.IsStatusConditionTrue(m.Status.Conditions, migrationv1alpha1.FinalizedCondition):
+		return "everything is done; what happened tells: " + s.repeat("migrate events "+m.Spec.ClusterID)
 	case state == migrationv1alpha1.StateReached:
 		return "check again any time with: " + s.repeat("migrate proof "+m.Spec.ClusterID) + back
 	}

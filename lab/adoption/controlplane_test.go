@@ -240,7 +240,7 @@ func (x *takeover) rollbackNight() (flags []string, told *atomic.Int64) {
 	told = new(atomic.Int64)
 	onCall := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told.Add(1) }))
 	x.Cleanup(onCall.Close)
-	x.o.env = []string{"MIGRATE_NOTIFY_URL=" + onCall.URL}
+	x.o.env = []string{"NOTIFY_URL=" + onCall.URL}
 	const layout = "2006-01-02T15:04"
 	now := time.Now().UTC()
 	file := filepath.Join(x.o.dir, "tonight.yaml")
