@@ -129,3 +129,15 @@ func TestAPlanIsNotTakenForEstimatesNorOverwritten(t *testing.T) {
 		}
 	}
 }
+
+// TestLogsInAFolderThatIsNotThereAreDoubted: nobody would hear otherwise that nothing is ever learnt. That none is written yet is ordinary.
+func TestLogsInAFolderThatIsNotThereAreDoubted(t *testing.T) {
+	t.Parallel()
+	logs := t.TempDir()
+	got := run(t, "playbook", "lint", book(t, "  estimates: "+filepath.Join(logs, "*.jsonl")+"\n"))
+	assert.Equal(t, CodeOK, got.code, got.stdout+got.stderr)
+	missing := filepath.Join(logs, "lgos")
+	got = run(t, "playbook", "lint", book(t, "  estimates: "+filepath.Join(missing, "*.jsonl")+"\n"))
+	assert.Equal(t, CodeBlocked, got.code)
+	assert.Contains(t, got.stdout, "spec.estimates: there is no folder "+missing)
+}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -140,12 +142,25 @@ allowed and most likely not meant, for example windows that never open (exit cod
 			if err != nil {
 				return err
 			}
-			return s.tellDoubts(cmd.Context(), resolved, doubts{Files: args, Doubts: append([]string{}, found...)})
+			return s.tellDoubts(cmd.Context(), resolved, doubts{Files: args, Doubts: append(doubtsOfLogs(e), found...)})
 		},
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
 	addOutputFlag(cmd, &outs, plainFormats())
 	return cmd
+}
+
+// doubtsOfLogs doubts event logs whose folder is not there: that none is written yet is ordinary, and nobody would hear of a name with a mistake in it.
+func doubtsOfLogs(e *playbook.Effective) []string {
+	name := e.Spec.Estimates
+	if !strings.HasSuffix(name, logSuffix) {
+		return []string{}
+	}
+	folder := filepath.Dir(e.Beside("spec.estimates", name))
+	if info, err := os.Stat(folder); err == nil && info.IsDir() {
+		return []string{}
+	}
+	return []string{fmt.Sprintf("spec.estimates: there is no folder %s, so nothing is learnt and the built-in figures count", folder)}
 }
 
 func (s *session) playbookExplainCommand() *cobra.Command {
