@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -627,10 +628,19 @@ func TestAClockThatIsWrongForAMomentEndsNoWait(t *testing.T) {
 
 	scheme := apiruntime.NewScheme()
 	require.NoError(t, coordinationv1.AddToScheme(scheme))
-	lock := &migrate.Lock{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clk, Key: migrate.FleetKey("default", "test"), Holder: "ada@anubis (1)", Duration: 30 * time.Second}
+	require.NoError(t, corev1.AddToScheme(scheme))
+	stored := fake.NewClientBuilder().WithScheme(scheme).Build()
+	lock := &migrate.Lock{Client: stored, Clock: clk, Key: migrate.FleetKey("default", "test"), Holder: "ada@anubis (1)", Duration: 30 * time.Second}
 	require.NoError(t, lock.Acquire(t.Context()))
-	w := &fleetWork{session: s, lock: lock, roster: &fleet.Roster{Groups: []fleet.Group{{}}}}
+	file := &fleetFile{Fleet: &fleet.Fleet{}}
+	file.Metadata.Name, file.Metadata.Namespace = "test", "default"
+	w := &fleetWork{session: s, lock: lock, roster: &fleet.Roster{Groups: []fleet.Group{{}}}, file: file, change: &kube.Changing{Client: stored}, book: &fleet.Book{Record: &fleet.Record{}}}
 	require.NoError(t, w.goAhead(t.Context()), "without windows no clock is asked")
+	asks := &fleet.Record{}
+	asks.Ask(clk.Now(), "ops", "disk alert")
+	require.NoError(t, migrate.SaveFleetRecord(t.Context(), stored, file.key(), "test", asks))
+	require.NoError(t, w.goAhead(t.Context()))
+	require.NotNil(t, w.book.Record.Hold, "a hold is heard of before anything begins, also when no watch has told it")
 	w.roster.Groups[0].Door = &playbook.Door{}
 	err := w.goAhead(t.Context())
 	require.ErrorIs(t, err, fleet.ErrLater)

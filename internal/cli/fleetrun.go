@@ -337,11 +337,19 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 // gate asks for the fleet's lock.
 func (w *fleetWork) gate(ctx context.Context) error { return later(w.lock.Gate(ctx)) }
 
-// goAhead asks for the lock and, where windows count, for the time: a clock that is wrong is nothing that a cluster failed by.
+// goAhead asks for the lock, for holds of others, which a watch that was refused for a while has not told, and, where windows count, for the time: a clock that is wrong is nothing that a
+// cluster failed by.
 func (w *fleetWork) goAhead(ctx context.Context) error {
-	err := w.gate(ctx)
-	if err != nil || !slices.ContainsFunc(w.roster.Groups, func(g fleet.Group) bool { return g.Door != nil }) {
+	if err := w.gate(ctx); err != nil {
 		return err
+	}
+	record, err := migrate.LoadFleetRecord(ctx, w.change.Client, w.file.key())
+	if err != nil {
+		return later(err)
+	}
+	w.book.Record.Merge(record)
+	if !slices.ContainsFunc(w.roster.Groups, func(g fleet.Group) bool { return g.Door != nil }) {
+		return nil
 	}
 	return later(w.rightClock(ctx))
 }
@@ -361,8 +369,12 @@ func (w *fleetWork) open(ctx context.Context, began time.Time) error {
 		return err
 	}
 	if w.o.release != "" {
+		hold := "no hold was there"
+		if record.Hold != nil {
+			hold = record.Hold.String()
+		}
 		record.Release(began, w.who(), w.o.release)
-		w.tell("the hold is ended: %s", w.o.release)
+		w.tell("the hold is ended: %s (%s)", w.o.release, hold)
 	}
 	_, begun, err := w.candidates(ctx, w.place)
 	if err != nil {
@@ -491,19 +503,40 @@ func (w *fleetWork) tell(format string, args ...any) {
 	_, _ = fmt.Fprintf(w.app.Err, "%s  %s\n", w.app.Clock.Now().UTC().Format(time.TimeOnly+"Z"), printableText(w.secrets.text(fmt.Sprintf(format, args...))))
 }
 
-// watchMigrations tells of migrations that others change. A watch that ends for good is told, and the run goes on without.
+// watchMigrations tells of migrations that others change.
 func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sight) {
-	seen := stamps{}
+	seen, blind := stamps{}, false
 	scope := kube.Scope{GroupVersionKind: migrationv1alpha1.GroupVersion().WithKind(migrationv1alpha1.Kind)}
-	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
-		if changed := w.changedMigrations(seen, objects); len(changed) > 0 {
+	w.keepWatching(ctx, scope, func(objects map[types.UID]*unstructured.Unstructured) {
+		if changed := w.changedMigrations(seen, objects); blind || len(changed) > 0 {
+			blind = false
 			send(ctx, sights, fleet.Sight{Clusters: w.by.known(changed, w.app.Clock.Now())})
 		}
-		return "changes"
-	})
-	if ctx.Err() == nil && err != nil {
-		w.log.WithField("err", err).Warn("ClusterMigrations cannot be watched; approvals are seen by the next run")
+	}, func(err error) {
+		blind = true
+		w.log.WithField("err", err).Warn("ClusterMigrations cannot be watched; approvals are not seen until they can")
 		send(ctx, sights, fleet.Sight{Blind: true})
+	})
+}
+
+// keepWatching looks at what changes for as long as the fleet is worked on. A watch that is refused is begun again every minute: rights come back, a token is renewed, and who
+// watches no more does not hear that somebody holds the fleet.
+func (w *fleetWork) keepWatching(ctx context.Context, scope kube.Scope, look func(map[types.UID]*unstructured.Unstructured), refused func(error)) {
+	for ctx.Err() == nil {
+		err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
+			look(objects)
+			return "changes"
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		refused(err)
+		timer := w.app.Clock.NewTimer(askAgain)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+		}
 	}
 }
 
@@ -511,7 +544,7 @@ func (w *fleetWork) watchMigrations(ctx context.Context, sights chan<- fleet.Sig
 func (w *fleetWork) watchRecord(ctx context.Context, sights chan<- fleet.Sight) {
 	scope := kube.Scope{Namespace: w.file.Metadata.Namespace, Labels: client.MatchingLabels{migrate.FleetLabel: w.file.Metadata.Name}}
 	scope.Version, scope.Kind = "v1", "ConfigMap"
-	err := kube.Await(ctx, w.place.live.Reader, w.app.Clock, scope, func(objects map[types.UID]*unstructured.Unstructured) string {
+	w.keepWatching(ctx, scope, func(objects map[types.UID]*unstructured.Unstructured) {
 		for _, object := range objects {
 			if object.GetName() != w.file.key().Name {
 				continue // Somebody copied the record, with its label.
@@ -524,11 +557,9 @@ func (w *fleetWork) watchRecord(ctx context.Context, sights chan<- fleet.Sight) 
 			}
 			send(ctx, sights, fleet.Sight{Record: record})
 		}
-		return "changes"
+	}, func(err error) {
+		w.log.WithField("err", err).Warn("the fleet's record cannot be watched; holds of others are seen when something begins")
 	})
-	if ctx.Err() == nil && err != nil {
-		w.log.WithField("err", err).Warn("the fleet's record cannot be watched; holds of others are seen by the next run")
-	}
 }
 
 func send(ctx context.Context, sights chan<- fleet.Sight, s fleet.Sight) {
@@ -596,9 +627,10 @@ func (w *fleetWork) look(ctx context.Context, start fleet.Start) *fleet.Outcome 
 // runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
 func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output, id string) (migrate.Result, error) {
 	defer s.listen(ctx, &o)()
+	back := kube.Returning{Clock: s.app.Clock}
 	for try := 1; ; try++ {
 		result, err := s.runOnce(ctx, o, outs, id)
-		if try == startTries || !notBegun(result, err) {
+		if try == startTries || !notBegun(result, err, &back) {
 			return result, err
 		}
 		_, _ = fmt.Fprintf(s.app.Err, "%s: try %d of %d could not begin: %s\n", id, try, startTries, err)

@@ -20,7 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/config/crd/migration"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/fleet"
 )
 
@@ -55,10 +57,10 @@ func newStoringServer(t *testing.T, fixtures ...string) *storingServer {
 	s.add(object("coordination.k8s.io/v1", "Lease"), false)
 	s.add(object("v1", "ConfigMap"), false)
 	s.add(object("migration.giantswarm.io/v1alpha1", "ClusterMigration"), false)
-	s.add(map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "clustermigrations.migration.giantswarm.io"},
-		"status": map[string]any{"conditions": []any{map[string]any{"type": "Established", "status": "True"}}},
-	}, true)
+	definition := map[string]any{}
+	require.NoError(t, yaml.Unmarshal(migration.ClusterMigrationCRD(), &definition))
+	definition["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Established", "status": "True"}}}
+	s.add(definition, true)
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	text, err := os.ReadFile(s.kubeconfig)

@@ -217,11 +217,9 @@ all runs, until somebody ends it with migrate fleet run --release REASON.`,
 			if err != nil {
 				return err
 			}
-			if record.Hold == nil {
-				record.Ask(s.app.Clock.Now(), s.who(), reason)
-				if err := s.saveRecord(cmd.Context(), change.Client, f, record); err != nil {
-					return err
-				}
+			record.Ask(s.app.Clock.Now(), s.who(), reason)
+			if err := s.saveRecord(cmd.Context(), change.Client, f, record); err != nil {
+				return err
 			}
 			return s.printStructured(cmd.Context(), resolved, map[string]any{"fleet": f.Metadata.Name, "hold": record.Hold}, func(w io.Writer) {
 				_, _ = fmt.Fprintf(w, "fleet %s: %s\nend it with: %s\n", f.Metadata.Name, printableText(record.Hold.String()), s.repeat(aboutFleet("run", file)+" --release REASON"))

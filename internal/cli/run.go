@@ -333,14 +333,17 @@ func (s *session) turns(ctx context.Context, o runOptions, id string, once func(
 	o.waits = o.wait
 	o.began, o.seen = s.app.Clock.Now(), newFirstSight()
 	defer s.listen(ctx, &o)()
+	back := kube.Returning{Clock: s.app.Clock}
 	for turn := 0; ; turn++ {
 		end := s.ending()
 		result, err := once(ctx, o)
 		end()
-		if o.wait && turn > 0 && notBegun(result, err) {
+		if o.wait && turn > 0 && notBegun(result, err, &back) {
 			// Whoever has waited for days does not leave because the API server restarts when the window opens.
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n", id, err)
 			result = migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now().Add(askAgain)}
+		} else {
+			back.Away = result.NotBefore // It may be away when the wait is over, and refuse for a while what it allowed.
 		}
 		if err == nil || !o.wait || !result.Rests() {
 			return err
@@ -391,9 +394,9 @@ const (
 	startTries = 5
 )
 
-// notBegun tells of a run that ended before its first step because the API server did not answer, or because this machine's clock was wrong.
-func notBegun(result migrate.Result, err error) bool {
-	return result.Outcome == "" && (kube.Transient(err) || errors.Is(err, errSkewed))
+// notBegun tells of a run that ended before its first step because the API server did not answer or is not ready to, or because this machine's clock was wrong.
+func notBegun(result migrate.Result, err error, back *kube.Returning) bool {
+	return result.Outcome == "" && (back.Passes(err) || errors.Is(err, errSkewed))
 }
 
 // rest waits for what a run that rests needs. The run lock is free meanwhile: others may look, pause, or go on themselves.

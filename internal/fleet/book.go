@@ -200,9 +200,9 @@ func NewBook(roster *Roster, record *Record, began time.Time, known map[string]P
 	return b
 }
 
-// note takes a failure into the record; true tells that it was not known.
+// note takes a failure into the record, also one after which the cluster paused itself; true tells that it was not known.
 func (b *Book) note(id string, p *Progress) bool {
-	if p.Standing != Failed || len(p.Classes) == 0 {
+	if len(p.Classes) == 0 {
 		return false
 	}
 	return b.Record.Note(Failure{Cluster: id, Run: p.Run, At: p.At, Classes: p.Classes, Message: p.Message}, b.Roster.Fleet.Spec.Hold.SameFailure)

@@ -619,3 +619,49 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestWhoHoldsAHeldFleetIsHeardAsWell: whoever ends a hold has to know of every reason, and not only of what went wrong first.
+func TestWhoHoldsAHeldFleetIsHeardAsWell(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T22:00:00Z")
+	running := &Record{}
+	running.Note(Failure{Cluster: "a", At: now, Classes: []string{"drain"}}, 1)
+	stored := &Record{Hold: new(*running.Hold)}
+	stored.Ask(now.Add(time.Minute), "ops", "SAN down")
+	stored.Ask(now.Add(time.Minute), "ops", "SAN down")
+	assert.Equal(t, "held since 2026-11-22T22:00:00Z: drain went wrong with a; also by ops: SAN down", stored.Hold.String())
+	stored.Ask(now.Add(2*time.Minute), "grace@bastet", "SAN down")
+	running.Merge(stored)
+	running.Merge(stored)
+	assert.Equal(t, "held since 2026-11-22T22:00:00Z: drain went wrong with a; also by ops: SAN down; grace@bastet: SAN down", running.Hold.String())
+
+	// A hold of people that comes while the fleet holds itself.
+	running = &Record{}
+	running.Note(Failure{Cluster: "a", At: now, Classes: []string{"drain"}}, 1)
+	asked := &Record{}
+	asked.Ask(now.Add(-time.Second), "ops", "SAN down")
+	running.Merge(asked)
+	assert.Contains(t, running.Hold.String(), "drain went wrong with a; also by ops: SAN down")
+
+	// What is ended is ended, also for who has heard of fewer reasons.
+	earlier := &Record{Hold: new(*running.Hold)}
+	running.Ask(now, "grace@bastet", "budget")
+	running.Release(now.Add(time.Hour), "ada@anubis", "replaced")
+	earlier.Merge(running)
+	assert.Nil(t, earlier.Hold)
+	for range 1000 {
+		asked.Ask(now, "a script", strings.Repeat("x", 1000)+now.String())
+		now = now.Add(time.Minute)
+	}
+	assert.Less(t, len(asked.Hold.Reason), 10_000, "it has to fit into an object")
+}
+
+// TestAFailureCountsAlsoWhenTheClusterPausedItself, which a playbook may say, and no run of the fleet was there to note it.
+func TestAFailureCountsAlsoWhenTheClusterPausedItself(t *testing.T) {
+	t.Parallel()
+	now := at("2026-11-22T21:00:00Z")
+	paused := Progress{Standing: Paused, Pause: "paused by migrate", At: now, Run: "r", Classes: []string{"step adopt/nodes"}}
+	b := bookOf(t, oneWave, map[string]Progress{"a": paused, "b": paused})
+	require.NotNil(t, b.Record.Hold)
+	assert.Equal(t, []string{"a", "b"}, b.Record.Hold.Clusters)
+}

@@ -29,7 +29,7 @@ type Hold struct {
 	Class string `json:"class,omitempty"`
 	// Clusters are those it went wrong with.
 	Clusters []string `json:"clusters,omitempty"`
-	// By and Reason are whose hold it is, if people asked for it.
+	// By and Reason are whose hold it is, if people asked for it, also while it was held already.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
@@ -39,12 +39,25 @@ func (h *Hold) String() string {
 	if h.Class == "" {
 		return fmt.Sprintf("held since %s by %s: %s", at, h.By, h.Reason)
 	}
-	return fmt.Sprintf("held since %s: %s went wrong with %s", at, h.Class, strings.Join(h.Clusters, ", "))
+	failed := fmt.Sprintf("held since %s: %s went wrong with %s", at, h.Class, strings.Join(h.Clusters, ", "))
+	if h.By == "" {
+		return failed
+	}
+	return fmt.Sprintf("%s; also by %s: %s", failed, h.By, h.Reason)
 }
 
-// same tells that two records speak of one hold.
-func (h *Hold) same(other *Hold) bool {
-	return h.Since.Equal(other.Since) && h.Class == other.Class && h.By == other.By && h.Reason == other.Reason
+// same tells that two records speak of one hold, whoever has asked for it besides.
+func (h *Hold) same(other *Hold) bool { return h.Since.Equal(other.Since) && h.Class == other.Class }
+
+// add takes in that somebody asks for a hold that is there: whoever ends it has to know of every reason. What is known adds nothing.
+func (h *Hold) add(by, reason string) {
+	switch {
+	case reason == "" || h.By == by && h.Reason == reason || strings.Contains(h.Reason, "; "+by+": "+reason):
+	case h.By == "":
+		h.By, h.Reason = by, reason
+	case len(h.Reason) < longestReasons:
+		h.Reason += "; " + by + ": " + reason
+	}
 }
 
 // Release ends a hold, and forgives what went wrong before.
@@ -73,6 +86,8 @@ const (
 	mostFailures = 1000
 	mostReleases = 100
 	longestText  = 240
+	// longestReasons is how long the reasons of a hold get together, in bytes.
+	longestReasons = 4000
 )
 
 // Note adds a failure, and holds the fleet if the same has gone wrong too often by now. One that is known changes nothing; false tells so.
@@ -108,10 +123,12 @@ func (r *Record) Note(f Failure, sameFailure int) bool {
 	return true
 }
 
-// Ask holds the fleet because somebody asks for it, unless it is held already. Where the clock of whoever ended the last hold is ahead of this one's it counts from right after that: an
+// Ask holds the fleet because somebody asks for it; a hold that is there gets the reason as well. Where the clock of whoever ended the last hold is ahead of this one's it counts from right after that: an
 // earlier version takes what is not later for over.
 func (r *Record) Ask(now time.Time, by, reason string) {
+	reason = shortened(reason)
 	if r.Hold != nil {
+		r.Hold.add(by, reason)
 		return
 	}
 	since := moment(now)
@@ -164,8 +181,14 @@ func (r *Record) Merge(other *Record) {
 			r.Hold = nil
 		}
 	}
-	if r.Hold == nil && other.Hold != nil && !r.over(other.Hold) {
-		r.Hold = other.Hold
+	switch {
+	case other.Hold == nil || r.over(other.Hold):
+	case r.Hold == nil:
+		r.Hold = new(*other.Hold)
+	case r.Hold.same(other.Hold) && len(other.Hold.Reason) > len(r.Hold.Reason):
+		r.Hold.By, r.Hold.Reason = other.Hold.By, other.Hold.Reason
+	case !r.Hold.same(other.Hold) && other.Hold.By != "":
+		r.Hold.add(other.Hold.By, other.Hold.Reason)
 	}
 }
 

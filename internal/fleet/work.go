@@ -17,7 +17,7 @@ type Sight struct {
 	Clusters map[string]Progress
 	// Record is the fleet's record as somebody else wrote it; nil when it was not read.
 	Record *Record
-	// Blind tells that no change of clusters is seen any more.
+	// Blind tells that no change of clusters is seen until the next sight of some.
 	Blind bool
 }
 
@@ -31,7 +31,7 @@ type Worker struct {
 	Look func(ctx context.Context, start Start) *Outcome
 	// Keep writes the record.
 	Keep func(ctx context.Context, record *Record) error
-	// Gate says whether something may begin: this run still has the fleet's lock, and the time is right; nil when nobody asks.
+	// Gate says whether something may begin: this run still has the fleet's lock, and the time is right; nil when nobody asks. It takes holds of others into the Book's record.
 	Gate func(ctx context.Context) error
 	// Sights tells of changes; nil when nobody watches.
 	Sights <-chan Sight
@@ -148,6 +148,10 @@ func (w *Worker) pass(ctx context.Context, d *Decision) {
 	switch {
 	case !errors.Is(err, ErrLater):
 		w.broken, w.late = err, time.Time{}
+		if hold := w.Book.Record.Hold; err == nil && hold != nil {
+			w.tell("%s", hold)
+			d.Start = nil
+		}
 		return
 	case w.late.IsZero():
 		w.late = now
@@ -370,7 +374,7 @@ func (w *Worker) end(ctx context.Context, e ended) {
 // see takes in what others did.
 func (w *Worker) see(ctx context.Context, s Sight) {
 	held := w.Book.Record.Hold != nil
-	w.blind = w.blind || s.Blind
+	w.blind = s.Blind || w.blind && s.Clusters == nil
 	if s.Record != nil {
 		w.Book.Record.Merge(s.Record)
 	}

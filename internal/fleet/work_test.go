@@ -648,3 +648,27 @@ func TestAPlanCountsWorkersByWindow(t *testing.T) {
 		assert.Equal(t, want, begin, text)
 	}
 }
+
+// TestAHoldThatWasNotSeenKeepsTheNextFromBeginning: a watch may have been refused for a while.
+func TestAHoldThatWasNotSeenKeepsTheNextFromBeginning(t *testing.T) {
+	t.Parallel()
+	clk, s := clocktesting.NewFakeClock(at("2026-11-22T22:00:00Z")), newStage()
+	w := workerOf(t, s, clk, "  waves: [{name: all, clusters: {names: [a]}, until: adopt}]\n")
+	w.Gate = func(context.Context) error {
+		w.Book.Record.Merge(&Record{Hold: &Hold{Since: clk.Now(), By: "ops", Reason: "disk alert"}})
+		return nil
+	}
+	assert.Equal(t, Held, (<-work(t.Context(), w)).how)
+	assert.Empty(t, s.begun)
+}
+
+func TestWhoSeesAgainStays(t *testing.T) {
+	t.Parallel()
+	s := newStage()
+	w, _ := approvals(t, s)
+	w.see(t.Context(), Sight{Blind: true})
+	w.see(t.Context(), Sight{Record: &Record{}})
+	assert.True(t, w.blind, "the record tells nothing of approvals")
+	w.see(t.Context(), Sight{Clusters: map[string]Progress{}})
+	assert.False(t, w.blind)
+}

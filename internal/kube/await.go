@@ -51,6 +51,7 @@ var ErrNotInTime = errors.New("it did not happen in time")
 // the error is [ErrNotInTime], or that of the API server if it could not be asked.
 func Await(ctx context.Context, c ListWatcher, clk clock.Clock, scope Scope, met func(objects map[types.UID]*unstructured.Unstructured) (missing string)) error {
 	missing := "nothing was read yet"
+	back := Returning{Clock: clk}
 	for {
 		var err error
 		missing, err = awaitOnce(ctx, c, scope, met, missing)
@@ -63,7 +64,7 @@ func Await(ctx context.Context, c ListWatcher, clk clock.Clock, scope Scope, met
 			return fmt.Errorf("waiting for %s: %w", missing, ErrNotInTime)
 		case ctx.Err() != nil:
 			return fmt.Errorf("waiting for %s: %w", missing, err)
-		case err != nil && !Transient(err):
+		case err != nil && !back.Passes(err):
 			return fmt.Errorf("waiting for %s: %w", missing, err)
 		}
 		timer := clk.NewTimer(watchPause)
@@ -147,6 +148,26 @@ func Transient(err error) bool {
 	default:
 		return false
 	}
+}
+
+// recovery is how long an API server that comes back may refuse what it will allow.
+const recovery = 2 * time.Minute
+
+// Returning tells failures that pass by themselves of a server that may be coming back: until it has read its roles and accounts it refuses everybody, with 403 or
+// 401.
+type Returning struct {
+	Clock clock.PassiveClock
+	// Away is when it was away last, or may have been; zero when it was not.
+	Away time.Time
+}
+
+// Passes tells that a request failed for a reason that may pass by itself.
+func (r *Returning) Passes(err error) bool {
+	if Transient(err) {
+		r.Away = r.Clock.Now()
+		return true
+	}
+	return (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && !r.Away.IsZero() && r.Clock.Since(r.Away) < recovery
 }
 
 // Alert is what the other side said when it ended a handshake, in the words of crypto/tls; empty when it said nothing. The kind of error is not exported there.
