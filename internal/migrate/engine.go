@@ -1104,6 +1104,10 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 	if logged := e.Log.add(history.Event{Type: history.StepFailed, Phase: e.Journal.Object.Status.Phase, Step: s.ID, Message: err.Error(), Class: classOf(err)}); logged != nil {
 		result.Message += "; " + logged.Error()
 	}
+	if off, called := errors.AsType[*calledOffError](err); called && off.ends.Outcome != Failed {
+		result.Outcome, result.Err, result.Message = off.ends.Outcome, off.ends.Err, result.Message+"; "+off.ends.Message
+		return result
+	}
 	if e.opts.Hold && !errors.Is(err, ErrLockLost) {
 		result.Message += e.hold(ctx, "held after a failure: "+result.Message)
 	}

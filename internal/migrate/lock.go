@@ -256,8 +256,11 @@ var errNotRenewed = errors.New("the API server does not answer")
 // Release gives the lock back, so that the next run need not wait.
 func (l *Lock) Release(ctx context.Context) error {
 	lease := &coordinationv1.Lease{}
-	if err := l.Client.Get(ctx, l.Key, lease); err != nil {
-		return fmt.Errorf("releasing Lease %s: %w", l.Key, client.IgnoreNotFound(err))
+	switch err := l.Client.Get(ctx, l.Key, lease); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("releasing Lease %s: %w", l.Key, err)
 	}
 	if holder, _ := held(lease); holder != l.Holder || transitions(lease) != l.Token() {
 		return nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
@@ -39,8 +41,10 @@ func (e *Engine) again(ctx context.Context, phase Phase, s Step, err error) erro
 		}
 		// The time went on: people may want the run to end, and what was tried and not crossed must not be crossed when too little is left of the window, or of an approval.
 		// Behind the removal of the legacy member nobody rests.
-		if (s.Crossed == nil || !e.crossing(ctx, s)) && e.asked(ctx, s) != nil {
-			return err
+		if s.Crossed == nil || !e.crossing(ctx, s) {
+			if ends := e.asked(ctx, s); ends != nil {
+				return &calledOffError{error: err, ends: *ends}
+			}
 		}
 		if closed := e.closed(ctx, phase, s); closed != nil {
 			return fmt.Errorf("%w; it is not tried again now: %s", err, closed.Message)
@@ -49,6 +53,15 @@ func (e *Engine) again(ctx context.Context, phase Phase, s Step, err error) erro
 	}
 	return err
 }
+
+// calledOffError is a failure after which people wanted the run to end while it rested: that is how the run ended, and no failure that has to be looked at before the next one.
+type calledOffError struct {
+	error
+
+	ends Result
+}
+
+func (e *calledOffError) Unwrap() error { return e.error }
 
 // shortPause is the longest rest where a cluster cannot rest: without its etcd the legacy API server fails, and 140 s later the liveness probe makes its VM again, with empty
 // disks (legacy-system.md 10.2).
@@ -196,22 +209,33 @@ func (e *Engine) holdBack(ctx context.Context) error {
 	if err := e.Journal.Gate(ctx); err != nil {
 		return err
 	}
-	if err := e.Journal.heed(ctx); err != nil {
-		return err
-	}
-	// A copy, because what the server answers is the spec as it is and the status as it was.
-	object := e.Journal.Object.DeepCopy()
-	pause := object.Spec.Pause
-	if pause == nil {
-		pause = &migrationv1alpha1.Pause{By: e.opts.By, Reason: heldBack + "not to its end yet", Since: metav1.NewTime(e.Clock.Now())}
-	}
-	end := func(spec *migrationv1alpha1.ClusterMigrationSpec) {
-		spec.Approvals, spec.Rollbacks = nil, spec.Rollbacks+1
-	}
-	if err := SetPause(ctx, e.Client, object, pause, end); err != nil {
-		return err
-	}
-	return e.Journal.heed(ctx)
+	return e.decide(ctx, func(spec *migrationv1alpha1.ClusterMigrationSpec) bool {
+		if spec.Pause == nil {
+			spec.Pause = &migrationv1alpha1.Pause{By: e.opts.By, Reason: heldBack + "not to its end yet", Since: metav1.NewTime(e.Clock.Now())}
+		}
+		spec.Approvals, spec.Skips, spec.Rollbacks = nil, nil, spec.Rollbacks+1
+		return true
+	})
+}
+
+// decide writes into the spec as people have left it, unless there is nothing to write. What somebody writes in between is heeded first: neither a pause nor an approval of theirs is lost
+// or taken for known.
+func (e *Engine) decide(ctx context.Context, change func(*migrationv1alpha1.ClusterMigrationSpec) bool) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := e.Journal.heed(ctx); err != nil {
+			return err
+		}
+		before := e.Journal.Object.DeepCopy()
+		// A copy, because what the server answers is the spec as it is and the status as it was.
+		object := before.DeepCopy()
+		if !change(&object.Spec) {
+			return nil
+		}
+		if err := e.Client.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner)); err != nil {
+			return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
+		}
+		return e.Journal.heed(ctx)
+	})
 }
 
 // stayBack tells whoever finds later runs held how the rollback ended.
@@ -243,19 +267,19 @@ func (e *Engine) hold(ctx context.Context, why string) string {
 	if err := e.Journal.Gate(ctx); err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
-	if err := e.Journal.heed(ctx); err != nil {
+	said := "; later runs are held until somebody resumes"
+	err := e.decide(ctx, func(spec *migrationv1alpha1.ClusterMigrationSpec) bool {
+		if pause := spec.Pause; pause != nil && (!HeldBack(e.Journal.Object) || !strings.HasPrefix(why, heldBack)) {
+			said = "; later runs are held already, by " + pause.By + ": " + pause.Reason
+			return false
+		}
+		spec.Pause = &migrationv1alpha1.Pause{By: e.opts.By, Reason: Clip(why, maxReason), Since: metav1.NewTime(e.Clock.Now())}
+		return true
+	})
+	if err != nil {
 		return "; later runs could not be held: " + err.Error()
 	}
-	if pause := e.Journal.Object.Spec.Pause; pause != nil && (!HeldBack(e.Journal.Object) || !strings.HasPrefix(why, heldBack)) {
-		return "; later runs are held already, by " + pause.By + ": " + pause.Reason
-	}
-	// A copy, because what the server answers is the spec as it is and the status as it was.
-	object := e.Journal.Object.DeepCopy()
-	pause := &migrationv1alpha1.Pause{By: e.opts.By, Reason: Clip(why, maxReason), Since: metav1.NewTime(e.Clock.Now())}
-	if err := SetPause(ctx, e.Client, object, pause); err != nil {
-		return "; later runs could not be held: " + err.Error()
-	}
-	return "; later runs are held until somebody resumes"
+	return said
 }
 
 // maxReason leaves room for the words before it.

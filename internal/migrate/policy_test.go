@@ -178,6 +178,35 @@ func TestNobodyRestsWithoutEtcd(t *testing.T) {
 	assert.Equal(t, time.Second, e.pause(Step{Urgent: true}), "a pause that is shorter stays")
 }
 
+// TestWhoEndsARunThatRestsBetweenTwoTriesDoesNotHoldIt: a timer whose process is ended, or a person who pauses, is no reason for people to look before the next run.
+func TestWhoEndsARunThatRestsBetweenTwoTriesDoesNotHoldIt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		end  func(*world)
+		want Outcome
+	}{
+		"told to end": {func(w *world) { w.press() }, Stopped},
+		"paused":      {func(w *world) { assert.NoError(t, w.pause(t, "look first")) }, Paused},
+	} {
+		w := newWorld(t, "  failure: {retries: 1, pause: 0s, then: hold-and-notify}\n  soak: {beforeFinalize: 0s}\n", "a")
+		w.fate = func(at string) fate {
+			if at != "adopt/nodes" {
+				return succeeds
+			}
+			tc.end(w)
+			return fails
+		}
+		result, _ := w.run()
+		assert.Equal(t, tc.want, result.Outcome, name)
+		assert.Contains(t, result.Message, "adopt/nodes: ", name)
+		assert.NotContains(t, result.Message, "later runs are held", name)
+		assert.Len(t, w.events(t, history.StepFailed), 1, name)
+		if tc.want == Stopped {
+			assert.Nil(t, w.status(t).Spec.Pause, name)
+		}
+	}
+}
+
 // TestADrainThatIsBlocked pauses the run, or puts the worker off: then pods come to it again, the others go on, and the phase does not end without it.
 func TestADrainThatIsBlocked(t *testing.T) {
 	t.Parallel()

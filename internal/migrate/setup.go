@@ -117,15 +117,10 @@ func StageOf(object *migrationv1alpha1.ClusterMigration) adopt.Stage {
 	return adopt.AllPaused
 }
 
-// SetPause asks a running or coming run to wait, or with nil lets it go on, whoever has paused it; more is what else is written with it.
-func SetPause(
-	ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause, more ...func(*migrationv1alpha1.ClusterMigrationSpec),
-) error {
+// SetPause asks a running or coming run to wait, or with nil lets it go on, whoever has paused it.
+func SetPause(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, pause *migrationv1alpha1.Pause) error {
 	before := object.DeepCopy()
 	object.Spec.Pause = pause
-	for _, change := range more {
-		change(&object.Spec)
-	}
 	if err := c.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(kube.FieldOwner)); err != nil {
 		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
 	}
@@ -161,14 +156,37 @@ func Lift(ctx context.Context, c client.Client, object *migrationv1alpha1.Cluste
 	})
 }
 
-// Approve records that somebody agreed to what a gate is for; an earlier agreement to the same is replaced. It fails when somebody else changed the
-// migration meanwhile.
+// decide writes what somebody has decided into a migration as it is: a run at work writes there all the time. It fails when the migration was taken back since it was read, because what was
+// decided may have been about what is there no more.
+func decide(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, change func(*migrationv1alpha1.ClusterMigrationSpec)) error {
+	key, seen := client.ObjectKeyFromObject(object), object.DeepCopy()
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		fresh := &migrationv1alpha1.ClusterMigration{}
+		if err := c.Get(ctx, key, fresh); err != nil {
+			return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
+		}
+		if fresh.UID != seen.UID || fresh.Spec.Rollbacks != seen.Spec.Rollbacks {
+			return fmt.Errorf("ClusterMigration %s: %w", key, errTakenBackMeanwhile)
+		}
+		before := fresh.DeepCopy()
+		change(&fresh.Spec)
+		if err := c.Patch(ctx, fresh, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner)); err != nil {
+			return fmt.Errorf("patching ClusterMigration %s: %w", key, err)
+		}
+		fresh.DeepCopyInto(object)
+		return nil
+	})
+}
+
+var errTakenBackMeanwhile = errors.New("it was taken back meanwhile, and nothing was recorded; migrate status says how it stands now")
+
+// Approve records that somebody agreed to what a gate is for; an earlier agreement to the same is replaced.
 func Approve(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, approval migrationv1alpha1.Approval) error {
-	before := object.DeepCopy()
-	object.Spec.Approvals = append(slices.DeleteFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == approval.Gate }), approval)
-	err := c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner))
+	err := decide(ctx, c, object, func(spec *migrationv1alpha1.ClusterMigrationSpec) {
+		spec.Approvals = append(slices.DeleteFunc(spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == approval.Gate }), approval)
+	})
 	if err != nil {
-		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
+		return err
 	}
 	// A definition of before drops fields that it does not know, without a word.
 	if !slices.ContainsFunc(object.Spec.Approvals, func(a migrationv1alpha1.Approval) bool { return a.Gate == approval.Gate && a.By == approval.By }) {
@@ -190,14 +208,12 @@ func SkippableSteps() []string {
 	return ids
 }
 
-// SkipStep records that somebody had a step left out. It fails when somebody else changed the migration meanwhile.
+// SkipStep records that somebody had a step left out.
 func SkipStep(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, skip migrationv1alpha1.Skip) error {
-	before := object.DeepCopy()
 	same := func(s migrationv1alpha1.Skip) bool { return s.Step == skip.Step }
-	object.Spec.Skips = append(slices.DeleteFunc(object.Spec.Skips, same), skip)
-	err := c.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner))
+	err := decide(ctx, c, object, func(spec *migrationv1alpha1.ClusterMigrationSpec) { spec.Skips = append(slices.DeleteFunc(spec.Skips, same), skip) })
 	if err != nil {
-		return fmt.Errorf("patching ClusterMigration %s: %w", client.ObjectKeyFromObject(object), err)
+		return err
 	}
 	if !slices.ContainsFunc(object.Spec.Skips, same) {
 		return fmt.Errorf("skipping step %s of ClusterMigration %s: %w", skip.Step, client.ObjectKeyFromObject(object), ErrOldDefinition)

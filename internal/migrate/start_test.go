@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -452,8 +454,14 @@ func TestAnApprovalOnRecordOpensItsGate(t *testing.T) {
 	require.NoError(t, Approve(t.Context(), c, object, agreed))
 	agreed.By = "grace@bastet"
 	require.NoError(t, Approve(t.Context(), c, object, agreed))
-	require.Error(t, Approve(t.Context(), c, stale, agreed), "who read it before somebody else changed it reads again")
 	assert.Len(t, object.Spec.Approvals, 1, "of two for the same gate the later one counts")
+	require.NoError(t, Approve(t.Context(), c, stale.DeepCopy(), agreed), "a run at work writes all the time")
+	back := object.DeepCopy()
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), back))
+	back.Spec.Rollbacks++
+	require.NoError(t, c.Update(t.Context(), back))
+	require.ErrorIs(t, Approve(t.Context(), c, stale, agreed), errTakenBackMeanwhile)
+	require.ErrorIs(t, SkipStep(t.Context(), c, stale, migrationv1alpha1.Skip{Step: "adopt/lock"}), errTakenBackMeanwhile)
 	assert.Nil(t, e.closed(t.Context(), phase, step))
 	clk.Step(time.Hour)
 	require.NotNil(t, e.closed(t.Context(), phase, step), "it has ended")
@@ -488,4 +496,30 @@ func TestTheFirstWorkerBeginsThePhase(t *testing.T) {
 		assert.Nil(t, closedAt(t, e, "workers/w2"))
 		assert.Equal(t, []Start{{Phase: plan.PhaseWorkers, Step: "workers/w2", Node: true, First: first}}, asked)
 	}
+}
+
+// TestWhoDecidesWhileARunWritesIsHeard: its notes change the object between reading and writing.
+func TestWhoDecidesWhileARunWritesIsHeard(t *testing.T) {
+	t.Parallel()
+	scheme := runtime.NewScheme()
+	require.NoError(t, migrationv1alpha1.AddToScheme(scheme))
+	object := &migrationv1alpha1.ClusterMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy"}, Spec: migrationv1alpha1.ClusterMigrationSpec{ClusterID: "al9qy"}}
+	notes := 0
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if notes++; notes <= 2 {
+				noted := &migrationv1alpha1.ClusterMigration{}
+				require.NoError(t, c.Get(ctx, client.ObjectKeyFromObject(o), noted))
+				noted.Labels = map[string]string{"note": strconv.Itoa(notes)}
+				require.NoError(t, c.Update(ctx, noted))
+			}
+			return c.Patch(ctx, o, patch, opts...)
+		},
+	}).Build()
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), object))
+	require.NoError(t, Approve(t.Context(), c, object, migrationv1alpha1.Approval{Gate: plan.PhaseControlPlane, By: "ada@anubis"}))
+	require.NoError(t, SkipStep(t.Context(), c, object, migrationv1alpha1.Skip{Step: "adopt/lock", By: "ada@anubis"}))
+	assert.Len(t, object.Spec.Approvals, 1)
+	assert.Len(t, object.Spec.Skips, 1)
+	assert.Equal(t, 4, notes)
 }
