@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -167,7 +168,7 @@ func learntFrom(pattern string) (estimate.Estimates, error) {
 	}
 	learner := estimate.Learner{Torn: true}
 	for _, name := range names {
-		if err := learn(&learner, name); err != nil {
+		if err := learn(&learner, name); err != nil && !errors.Is(err, fs.ErrNotExist) { // The run itself makes it.
 			return estimate.Estimates{}, err
 		}
 	}

@@ -115,6 +115,12 @@ func (s *session) tellDoubts(ctx context.Context, outs []output, d doubts) error
 	return err
 }
 
+// layered are the installation's playbooks, and over them those that were named: what holds for a run. One that is named is where it is named.
+func (s *session) layered(named []string) []string {
+	below := slices.DeleteFunc(s.installed(), func(file string) bool { return namesOneOf(named, file) })
+	return slices.Concat(below, named)
+}
+
 func (s *session) playbookLintCommand() *cobra.Command {
 	var sets []string
 	var outs outputs
@@ -122,7 +128,8 @@ func (s *session) playbookLintCommand() *cobra.Command {
 		Use:   "lint FILE…",
 		Short: "Find mistakes in a playbook",
 		Long: `Reads a playbook, of one file or of several that lie over each other, and reports everything that is wrong with its line and column (exit code 64), and what is
-allowed and most likely not meant, for example windows that never open (exit code 3).`,
+allowed and most likely not meant, for example windows that never open (exit code 3). The installation's playbooks, of the configuration file and MIGRATE_PLAYBOOK, lie
+below, as for a run.`,
 		Example: "  migrate playbook lint acme.yaml\n  migrate playbook lint installation.yaml acme.yaml --set spec.workers.surge=2 -o json",
 		Args:    atLeastOneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -130,9 +137,9 @@ allowed and most likely not meant, for example windows that never open (exit cod
 			if err != nil {
 				return err
 			}
-			e, err := readBook(args, sets)
+			e, err := readBook(s.layered(args), sets)
 			if err != nil {
-				return s.tellMistakes(cmd.Context(), resolved, args, err)
+				return s.tellMistakes(cmd.Context(), resolved, s.layered(args), err)
 			}
 			estimates, err := estimatesOf(e, "")
 			if err != nil {
@@ -142,7 +149,7 @@ allowed and most likely not meant, for example windows that never open (exit cod
 			if err != nil {
 				return err
 			}
-			return s.tellDoubts(cmd.Context(), resolved, doubts{Files: args, Doubts: append(doubtsOfLogs(e), found...)})
+			return s.tellDoubts(cmd.Context(), resolved, doubts{Files: s.layered(args), Doubts: append(doubtsOfLogs(e), found...)})
 		},
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
@@ -169,7 +176,7 @@ func (s *session) playbookExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "explain FILE…",
 		Short:   "Show every value of a playbook, and where it was said",
-		Long:    "Puts the layers of a playbook together, the built-in one, the files in their order and single values, and shows what holds in the end, and who said it.",
+		Long:    "Puts the layers of a playbook together, the built-in one, the installation's, the files in their order and single values, and shows what holds in the end, and who said it.",
 		Example: "  migrate playbook explain acme.yaml\n  migrate playbook explain installation.yaml acme.yaml -o json",
 		Args:    atLeastOneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -177,7 +184,7 @@ func (s *session) playbookExplainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			e, err := readBook(args, sets)
+			e, err := readBook(s.layered(args), sets)
 			if err != nil {
 				return err
 			}
@@ -221,7 +228,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "windows FILE…",
 		Short:   "Show when windows open",
-		Long:    "Lists the next windows of a playbook, in its own zone and in UTC, with the last moment at which a worker may begin.",
+		Long:    "Lists the next windows of a playbook, over the installation's, in its own zone and in UTC, with the last moment at which a worker may begin.",
 		Example: "  migrate playbook windows acme.yaml\n  migrate playbook windows acme.yaml --next 10 --from 2026-12-01 -o json",
 		Args:    atLeastOneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -240,7 +247,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 			if next < 1 || next > 1000 {
 				return usage("", "--next is %d; it can be 1 to 1000", next)
 			}
-			e, err := readBook(args, sets)
+			e, err := readBook(s.layered(args), sets)
 			if err != nil {
 				return err
 			}
@@ -248,7 +255,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.printStructured(cmd.Context(), resolved, map[string]any{"windows": all}, func(w io.Writer) { writeOpenings(w, zone, all, s.global.ascii) })
+			return s.printStructured(cmd.Context(), resolved, map[string]any{"timeZone": zone.String(), "windows": all}, func(w io.Writer) { writeOpenings(w, zone, all, s.global.ascii) })
 		},
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value over the files: spec.soak.perWorker=5m; repeatable")
@@ -498,7 +505,14 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 		Args:    func(_ *cobra.Command, args []string) error { return approveArguments(args, books) },
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
-				return migrate.Gates(), cobra.ShellCompDirectiveNoFileComp
+				known := migrate.Gates()
+				if e, err := readBook(slices.Concat(s.installed(), books), nil); err == nil {
+					for _, a := range e.Spec.Approvals {
+						known = append(known, a.Gate)
+					}
+				}
+				slices.Sort(known)
+				return slices.Compact(known), cobra.ShellCompDirectiveNoFileComp
 			}
 			return s.completeClusters(&source, false)(cmd, args, word)
 		},

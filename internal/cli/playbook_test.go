@@ -249,3 +249,35 @@ func TestAPlanIsMadeWithThePlaybook(t *testing.T) {
 func isASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
 }
+
+// TestTheInstallationsPlaybookLiesUnderWhatIsLookedAt, as under what is run: nights that it closes are not listed.
+func TestTheInstallationsPlaybookLiesUnderWhatIsLookedAt(t *testing.T) {
+	t.Parallel()
+	own := book(t, "  windows: {timeZone: UTC, open: [{name: night, cron: '0 22 * * *', duration: 6h}]}\n")
+	installation := filepath.Join(t.TempDir(), "installation.yaml")
+	require.NoError(t, os.WriteFile(installation, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n  windows: {timeZone: UTC, closed: [{name: freeze, from: 2026-12-01, to: 2026-12-30}]}\n"), 0o600))
+	app := App{Environ: []string{"MIGRATE_PLAYBOOK=" + installation}}
+	got := runApp(t, app, "playbook", "windows", own, "--next", "1", "--from", "2026-12-02", "-o", "json")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	assert.Contains(t, got.stdout, `"start": "2026-12-31T00:00:00Z"`, "the end of the night that the freeze covers the beginning of")
+	assert.Contains(t, got.stdout, `"timeZone": "UTC"`)
+	got = runApp(t, app, "playbook", "explain", own)
+	assert.Contains(t, got.stdout, "freeze")
+	got = runApp(t, app, "playbook", "lint", installation, own)
+	assert.Equal(t, CodeOK, got.code, "one that is named is there once: %s%s", got.stdout, got.stderr)
+}
+
+func TestWhatNobodyWouldHearOrBeLetThroughByIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"  hooks: [{name: a, \"on\": [hook.*], exec: [/bin/true]}]\n": "spec.hooks[0].on[0]: nobody is told of \"hook.*\"",
+		"  approvals: [{gate: finalize, who: ops, validFor: 0s}]\n":   "spec.approvals[0].validFor: it is 0s",
+		"  windows: {timeZone: UTC, closed: [{name: a, rrule: 'FREQ=YEARLY;BYMONTH=2;BYHOUR=0;BYMINUTE=0', start: 2026-01-30, duration: 1d}], open: [{name: n, cron: '0 22 * * *', duration: 6h}]}\n": "with this start and end it never happens",
+	} {
+		got := run(t, "playbook", "lint", book(t, text))
+		assert.Equal(t, CodeUsage, got.code, text)
+		assert.Contains(t, got.stderr, want)
+	}
+	got := run(t, "playbook", "lint", book(t, "  hooks: [{name: a, \"on\": ['*'], exec: [/bin/true]}]\n  approvals: [{gate: finalize, who: ops}]\n"))
+	assert.Equal(t, CodeOK, got.code, got.stdout+got.stderr)
+}

@@ -37,6 +37,7 @@ func (v *runView) event(e history.Event) {
 	v.clear()
 	at := e.TS.UTC().Format(time.TimeOnly + "Z")
 	v.follow(e)
+	e.Message = printableText(e.Message) // What people and API servers say, for a terminal.
 	switch e.Type {
 	case history.StepStarted:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s start    %s\n", at, e.Step, e.Message)
@@ -51,7 +52,7 @@ func (v *runView) event(e history.Event) {
 	case history.StepBlocked, history.StepSkipped:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s %-8s %s\n", at, e.Step, strings.TrimPrefix(string(e.Type), "step."), e.Message)
 	case history.CheckResult, history.WindowOpened, history.WindowClosing, history.WindowClosed, history.GateWaiting, history.GateApproved, history.GateExpired, history.HookDone, history.HookFailed, history.NotifyFailed:
-		_, _ = fmt.Fprintf(v.w, "%s  %-26s %-8s %s\n", at, first(e.Step, e.Phase), strings.ReplaceAll(string(e.Type), ".", " "), printableText(oneLine(e.Message)))
+		_, _ = fmt.Fprintf(v.w, "%s  %-26s %-8s %s\n", at, first(e.Step, e.Phase), strings.ReplaceAll(string(e.Type), ".", " "), oneLine(e.Message))
 	case history.StepProgress:
 		_, _ = fmt.Fprintf(v.w, "%s  %-26s note     %s\n", at, e.Step, e.Message)
 	case history.PhaseDone, history.StepFailed:

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"slices"
 	"time"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
@@ -75,6 +76,11 @@ func EventTypes() []EventType {
 		StepStarted, StepProgress, StepRetry, StepDone, StepFailed, StepUndone, StepBlocked, StepSkipped,
 		CheckResult, WindowOpened, WindowClosing, WindowClosed, GateWaiting, GateApproved, GateExpired, HookDone, HookFailed, NotifyFailed,
 	}
+}
+
+// HeardTypes lists those that hooks and notifications are told of: not what came of telling them.
+func HeardTypes() []EventType {
+	return slices.DeleteFunc(EventTypes(), func(t EventType) bool { return t == HookDone || t == HookFailed || t == NotifyFailed })
 }
 
 // Event is one line of the event log.

@@ -85,6 +85,9 @@ func (e *Effective) approvalProblems() []problem {
 		if strings.TrimSpace(a.Who) == "" {
 			add(".who", "it is missing")
 		}
+		if a.ValidFor == 0 && e.Origins[path+".validFor"] != "" {
+			add(".validFor", "it is 0s, and nobody agrees so fast; one that does not end goes without")
+		}
 	}
 	return out
 }

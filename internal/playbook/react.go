@@ -137,10 +137,13 @@ func named(path, name string, on []string) []problem {
 	}
 	for i, pattern := range on {
 		prefix, all := strings.CutSuffix(pattern, "*")
-		if !slices.ContainsFunc(history.EventTypes(), func(t history.EventType) bool {
-			return string(t) == pattern || all && strings.HasPrefix(string(t), prefix)
-		}) {
-			out = append(out, problem{fmt.Sprintf("%s.on[%d]", path, i), fmt.Sprintf("there are no events %q; migrate events --schema lists them", pattern)})
+		matches := func(t history.EventType) bool { return string(t) == pattern || all && strings.HasPrefix(string(t), prefix) }
+		at := fmt.Sprintf("%s.on[%d]", path, i)
+		switch {
+		case !slices.ContainsFunc(history.EventTypes(), matches):
+			out = append(out, problem{at, fmt.Sprintf("there are no events %q; migrate events --schema lists them", pattern)})
+		case !slices.ContainsFunc(history.HeardTypes(), matches):
+			out = append(out, problem{at, fmt.Sprintf("nobody is told of %q: what came of telling people would be told for ever", pattern)})
 		}
 	}
 	return out

@@ -106,6 +106,23 @@ func (r Rule) happens() error {
 	return err
 }
 
+// happensFrom wants a rule to happen between its first day and its last: an interval counts from the first, and a rule without a day takes it from there, so one that happens in general
+// may not. A closed period of such a rule would close nothing.
+func (r Rule) happensFrom(start time.Time, until *Local) error {
+	option := r.anchored(start)
+	option.Until = start.AddDate(28, 0, 0)
+	if until != nil {
+		if last := until.floating().AddDate(0, 0, 1).Add(-time.Second); last.Before(option.Until) {
+			option.Until = last
+		}
+	}
+	made, err := rrule.NewRRule(option)
+	if err == nil && made.After(start, true).IsZero() {
+		err = ErrNever
+	}
+	return err
+}
+
 // anchored is the rule with what its first day implies written down: of one that names no day, the library takes it from where it begins to count.
 func (r Rule) anchored(start time.Time) rrule.ROption {
 	o := r.option
@@ -159,6 +176,7 @@ var (
 	ErrOnce     = errors.New("from with to happens once: duration, start and until are for what recurs")
 	ErrOrder    = errors.New("it ends before it begins")
 	ErrOften    = errors.New("it begins more than 24 times a day")
+	ErrNever    = errors.New("with this start and end it never happens")
 )
 
 // mostPerDay is how often a recurrence may begin on a day.
@@ -186,6 +204,8 @@ func (p *Period) Check() error {
 		return ErrOften
 	case p.Since != nil && p.Until != nil && p.Until.floating().Before(p.Since.floating()):
 		return ErrOrder
+	case p.Rule != nil && p.Since != nil:
+		return p.Rule.happensFrom(p.Since.floating(), p.Until)
 	}
 	return nil
 }

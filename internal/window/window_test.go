@@ -395,3 +395,33 @@ func BenchmarkManyPeriods(b *testing.B) {
 		}
 	}
 }
+
+// TestARuleThatNeverHappensFromItsStartIsRefused: as a closed period it would close nothing. In general each of these happens.
+func TestARuleThatNeverHappensFromItsStartIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, starts := range map[string]struct{ never, happens string }{
+		"FREQ=YEARLY;INTERVAL=4;BYMONTH=2;BYMONTHDAY=29;BYHOUR=22;BYMINUTE=0": {"2026-01-01", "2028-01-01"},
+		"FREQ=YEARLY;BYMONTH=2;BYHOUR=22;BYMINUTE=0":                          {"2026-01-30", "2026-01-28"},
+		"FREQ=MONTHLY;INTERVAL=12;BYMONTHDAY=31;BYHOUR=22;BYMINUTE=0":         {"2026-02-01", "2026-03-01"},
+	} {
+		rule, err := ParseRule(text)
+		require.NoError(t, err, text)
+		for day, never := range map[string]bool{starts.never: true, starts.happens: false} {
+			since, _, err := ParseLocal(day)
+			require.NoError(t, err)
+			p := Period{Rule: &rule, Since: &since, Duration: time.Hour}
+			assert.Equal(t, never, p.Check() != nil, "%s from %s", text, day)
+		}
+	}
+	rule, err := ParseRule("FREQ=WEEKLY;BYDAY=SU;BYHOUR=22;BYMINUTE=0")
+	require.NoError(t, err)
+	since, _, err := ParseLocal("2026-11-23")
+	require.NoError(t, err)
+	until, _, err := ParseLocal("2026-11-28")
+	require.NoError(t, err)
+	p := Period{Rule: &rule, Since: &since, Until: &until, Duration: time.Hour}
+	require.Error(t, p.Check(), "from Monday to Saturday there is no Sunday")
+	sunday := until.NextDay()
+	p.Until = &sunday
+	require.NoError(t, p.Check())
+}
