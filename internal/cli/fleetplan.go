@@ -36,7 +36,7 @@ func (s *session) fleetPlanCommand() *cobra.Command {
 		Long: `Plans every cluster of a fleet with the playbooks of its wave, as migrate plan does, and shows the waves in their order: what is in the way of which cluster, when
 each would be worked on if everything went well, and in which nights. Clusters are planned a few at a time, and of each only the sums are kept.
 
-Exit code 0 means that a plan was made. With --detailed-exitcode it says more: 3 something is in the way of a cluster, 8 nothing but open decisions is,
+Exit code 0 means that a plan was made. With --detailed-exitcode it says more: 3 something is in the way of a cluster, 8 nothing but open decisions or a hold is,
 2 there is something to do, 0 there is nothing.`,
 		Example: `  migrate fleet plan -f fleet.yaml
   migrate fleet plan -f fleet.yaml --from snapshot.tar.gz -o text -o html=fleet.html`,
@@ -90,6 +90,13 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 		s.markKilled(ctx, p.live.Reader, m)
 	}
 	in := fleet.PlanInput{Roster: roster, Known: by.known(begun, s.app.Clock.Now()), Books: f.books, Now: s.now, Clusters: map[string]fleet.PlannedCluster{}, Shapes: map[string]fleet.Shape{}}
+	if p.live != nil {
+		record, err := migrate.LoadFleetRecord(ctx, p.live.Reader, f.key())
+		if err != nil {
+			return err
+		}
+		in.Held = record.Hold
+	}
 	if err := s.planMembers(ctx, o, f, p, &in); err != nil {
 		return err
 	}
@@ -233,6 +240,9 @@ func shapeOf(p *plan.Plan) fleet.Shape {
 // codeOfFleetPlan is the detailed code of a fleet's plan.
 func codeOfFleetPlan(p *fleet.Plan) Code {
 	code := CodeOK
+	if p.Held != nil {
+		code = CodeDecision
+	}
 	for _, wave := range p.Waves {
 		for _, c := range wave.Clusters {
 			switch {

@@ -177,6 +177,13 @@ func TestAFleetWhoseClustersAreBlockedIsHeld(t *testing.T) {
 	got, _ = work("status")
 	require.Equal(t, CodeOK, got.code, got.stderr)
 	assert.Contains(t, got.stdout, "× held")
+	got, _ = work("plan", "-o", "json")
+	require.Equal(t, CodeOK, got.code, got.stderr)
+	var planned fleet.Plan
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &planned))
+	require.NotNil(t, planned.Held, "a plan says that nothing would begin")
+	assert.False(t, planned.Applyable)
+	assert.Equal(t, CodeDecision, codeOfFleetPlan(&fleet.Plan{Held: planned.Held}))
 
 	// One alone is blocked, and not held.
 	alone := fleetOf(t, "  waves: [{name: all, clusters: {names: [al9qy]}, until: adopt}]\n")

@@ -136,6 +136,26 @@ func (s *session) reactions(e *playbook.Effective) ([]hook.Hook, []hook.Notifica
 	return hooks, notes, nil
 }
 
+// heardBy has a rollback heard by whom its playbook tells. Nothing else of the playbook counts for it, and nothing that is wrong there keeps a cluster from being taken back.
+func (s *session) heardBy(o *runOptions, id string) {
+	files := o.examine.bookFiles
+	o.examine.bookFiles = nil
+	if len(files) == 0 {
+		return
+	}
+	e, err := readBook(files, nil)
+	if err == nil && !e.Spec.Clusters.MayBeFor(id) {
+		err = notFor(e.Metadata.Name, id)
+	}
+	if err == nil {
+		o.hooks, o.notes, err = s.reactions(e)
+	}
+	if err != nil {
+		o.hooks, o.notes = nil, nil
+		s.log.WithField("err", err).Warn("hooks and notifications hear nothing of this rollback")
+	}
+}
+
 // throttles bound what is sent to addresses, for all runs of a process: clusters of a fleet and turns of a run share the chat that they tell.
 type throttles struct {
 	mu sync.Mutex

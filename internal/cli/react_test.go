@@ -444,3 +444,29 @@ func TestAFleetAsksAShutGateAndNotTheCluster(t *testing.T) {
 		assert.False(t, found, what)
 	}
 }
+
+// TestARollbackIsHeardByWhomThePlaybookTells, and by nobody, but done all the same, when that cannot be set up.
+func TestARollbackIsHeardByWhomThePlaybookTells(t *testing.T) {
+	t.Parallel()
+	file := book(t, "  clusters: {names: [al9qy]}\n  hooks: [{name: a, \"on\": [step.undone], exec: [/bin/true]}]\n  notifications: [{name: b, \"on\": [run.*], urlFrom: {env: NOTIFY_URL}}]\n")
+	for name, tc := range map[string]struct {
+		id, file string
+		env      []string
+		heard    bool
+	}{
+		"heard":           {"al9qy", file, []string{"NOTIFY_URL=https://chat.example.test/x"}, true},
+		"no address":      {"al9qy", file, nil, false},
+		"another cluster": {"b4n9x", file, []string{"NOTIFY_URL=https://chat.example.test/x"}, false},
+		"no playbook":     {"al9qy", file + "x", nil, false},
+	} {
+		var said strings.Builder
+		s, _ := newSession(App{Err: &said, Environ: tc.env})
+		require.NoError(t, s.setLog())
+		o := runOptions{back: true}
+		o.examine.bookFiles = []string{tc.file}
+		s.heardBy(&o, tc.id)
+		assert.Equal(t, tc.heard, len(o.hooks) == 1 && len(o.notes) == 1, name)
+		assert.Equal(t, !tc.heard, strings.Contains(said.String(), "hear nothing of this rollback"), "%s: %s", name, said.String())
+		assert.Empty(t, o.examine.bookFiles, "%s: nothing else of it counts", name)
+	}
+}

@@ -258,12 +258,18 @@ touching a VM, and the legacy operators' objects get their recorded values back.
 mean nothing to the legacy operators.
 
 A rollback that ended early goes on with the same command. Later runs wait until somebody says migrate resume, so that no timer does again what was
-taken back, and what was approved before has to be approved anew.`,
-		Example:           "  migrate rollback al9qy\n  migrate rollback al9qy --to fence --yes",
+taken back, and what was approved before has to be approved anew.
+
+No window and no gate keeps anything from being taken back. With --playbook its hooks and notifications hear of it, as far as they can be set up.`,
+		Example:           "  migrate rollback al9qy\n  migrate rollback al9qy --to fence --yes\n  migrate rollback al9qy --to adopt --playbook playbooks/rollback-night.yaml",
 		Args:              exactlyOne("cluster"),
 		ValidArgsFunction: s.completeClusters(&o.source, false),
-		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), o, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s.heardBy(&o, args[0])
+			return s.run(cmd.Context(), o, args[0])
+		},
 	}
+	cmd.Flags().StringArrayVar(&o.examine.bookFiles, "playbook", nil, "file with a playbook whose hooks and notifications hear of the rollback; repeatable, later ones over earlier ones")
 	cmd.Flags().StringVar(&o.to, "to", "", "the phase that stays done (default: everything is taken back)")
 	cmd.Flags().StringVar(&o.examine.targetNamespace, "target-namespace", "", "namespace of the Cluster API objects (default: org-<organization>)")
 	s.addEngineFlags(cmd, &o)

@@ -62,11 +62,13 @@ type Plan struct {
 	Source      string           `json:"source"`
 	// TimeZone is that of the first wave's windows, for the nights; empty when nothing waits for a window.
 	TimeZone string `json:"timeZone,omitempty"`
-	// Applyable tells that nothing is in the way of any cluster.
-	Applyable bool          `json:"applyable"`
-	Limits    Limits        `json:"limits"`
-	Hold      Policy        `json:"hold"`
-	Waves     []PlannedWave `json:"waves"`
+	// Applyable tells that nothing is in the way of the fleet or of any cluster.
+	Applyable bool `json:"applyable"`
+	// Held is the hold that keeps everything from beginning; absent when there is none, and in a plan of a snapshot.
+	Held   *Hold         `json:"held,omitempty"`
+	Limits Limits        `json:"limits"`
+	Hold   Policy        `json:"hold"`
+	Waves  []PlannedWave `json:"waves"`
 	// Nights are the windows in which something would be done if everything went well, in their order.
 	Nights []Night `json:"nights"`
 	// Finish is when everything would be done; absent when it would not within two years.

@@ -19,6 +19,8 @@ type PlanInput struct {
 	Books []*playbook.Effective
 	// Now is when the plan is made; it begins then.
 	Now time.Time
+	// Held is what keeps everything from beginning; the forecast tells what would be without it.
+	Held *Hold
 }
 
 // Plan says which clusters would be worked on when, if nothing were in the way and everything went well, and what is in the way. The caller completes kind, source and maker.
@@ -34,7 +36,7 @@ func (in *PlanInput) Plan() (*Plan, error) {
 		return nil, err
 	}
 	out := &Plan{
-		Kind: KindPlan, Fleet: f.Metadata.Name, Description: f.Spec.Description, Limits: f.Spec.Limits, Hold: f.Spec.Hold, Applyable: true,
+		Kind: KindPlan, Fleet: f.Metadata.Name, Description: f.Spec.Description, Limits: f.Spec.Limits, Hold: f.Spec.Hold, Held: in.Held, Applyable: in.Held == nil,
 		Waves: []PlannedWave{}, Nights: []Night{},
 	}
 	n := nights{in: in, out: out}

@@ -211,7 +211,9 @@ func SkippableSteps() []string {
 // SkipStep records that somebody had a step left out.
 func SkipStep(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, skip migrationv1alpha1.Skip) error {
 	same := func(s migrationv1alpha1.Skip) bool { return s.Step == skip.Step }
-	err := decide(ctx, c, object, func(spec *migrationv1alpha1.ClusterMigrationSpec) { spec.Skips = append(slices.DeleteFunc(spec.Skips, same), skip) })
+	err := decide(ctx, c, object, func(spec *migrationv1alpha1.ClusterMigrationSpec) {
+		spec.Skips = append(slices.DeleteFunc(spec.Skips, same), skip)
+	})
 	if err != nil {
 		return err
 	}

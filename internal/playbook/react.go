@@ -137,7 +137,9 @@ func named(path, name string, on []string) []problem {
 	}
 	for i, pattern := range on {
 		prefix, all := strings.CutSuffix(pattern, "*")
-		matches := func(t history.EventType) bool { return string(t) == pattern || all && strings.HasPrefix(string(t), prefix) }
+		matches := func(t history.EventType) bool {
+			return string(t) == pattern || all && strings.HasPrefix(string(t), prefix)
+		}
 		at := fmt.Sprintf("%s.on[%d]", path, i)
 		switch {
 		case !slices.ContainsFunc(history.EventTypes(), matches):

@@ -169,6 +169,10 @@ func viewFleetPlan(doc *fleet.Plan, o Options) *fleetView {
 	if !doc.Applyable {
 		v.Verdict = inTheWay(states)
 	}
+	if doc.Held != nil {
+		v.Verdict = mark{"×", "x", "held", bad}
+		v.Facts = append(v.Facts, fact{"Held", doc.Held.String()})
+	}
 	v.Note = "would be done " + short(doc.Finish, where)
 	if doc.Finish == nil {
 		v.Note = "would not be done within two years"
@@ -308,6 +312,9 @@ func nextAfterFleetPlan(doc *fleet.Plan, o Options) (advice, command string) {
 				return "see the details", o.command("migrate check "+c.ID, readFrom(doc.Source))
 			}
 		}
+	}
+	if doc.Held != nil {
+		return "find out why it is held, then", o.command("migrate fleet run", " -f FILE") + " --release REASON"
 	}
 	return "work through it", o.command("migrate fleet run", " -f FILE")
 }

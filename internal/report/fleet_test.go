@@ -75,7 +75,7 @@ func fleetHeld() *fleet.Report {
 func poisonedFleetPlan(s string) *fleet.Plan {
 	begins := madeAt()
 	return &fleet.Plan{
-		APIVersion: apiVersion, Kind: fleet.KindPlan, Metadata: fleet.DocumentMetadata{Tool: s}, Fleet: s, Description: s, Source: s, TimeZone: s,
+		APIVersion: apiVersion, Kind: fleet.KindPlan, Metadata: fleet.DocumentMetadata{Tool: s}, Fleet: s, Description: s, Source: s, TimeZone: s, Held: &fleet.Hold{Since: madeAt(), Class: s, Clusters: []string{s}, By: s, Reason: s},
 		Waves: []fleet.PlannedWave{{Name: s, Until: s, AfterCanary: s, Soak: s, Playbooks: []string{s}, Begins: &begins, Ends: &begins, Clusters: []fleet.PlannedCluster{
 			{ID: s, Organization: s, Canary: true, State: fleet.State(s), Next: s, BlockedBy: []string{s}, Message: s, Takes: s, Nights: []int{1}},
 		}}},
