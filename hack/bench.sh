@@ -24,6 +24,8 @@ go test ./internal/window -run '^$' -bench ManyPeriods -benchmem | grep ^Benchma
 
 echo "== simulated fleet: 200 clusters, 30 nights"
 go test ./internal/fleet -run '^$' -bench Fleet -benchtime 3x | grep ^Benchmark
+go test -c -o "$work/fleet.test" ./internal/fleet
+process "simulated fleet, whole process" "$work/fleet.test" -test.run '^$' -test.bench Fleet -test.benchtime 1x
 
 echo "== plan of a 15-node cluster from a snapshot, whole process"
 go run ./hack/fleet -n 1 -workers 14 -o "$work/one"
