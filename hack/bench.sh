@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The numbers of docs/performance.md, in its order. The whole-process figures come from /usr/bin/time where it is installed.
+# The numbers of docs/performance.md, in its order. Those of whole processes come from hack/measure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 clusters=${BENCH_CLUSTERS:-500}

@@ -33,15 +33,22 @@ import (
 
 var world *migrationtest.World
 
-// programEnv makes the test binary the program, for what another process has to do.
-const programEnv = "ADOPTION_MIGRATE"
+const (
+	// programEnv makes the test binary the program, for what another process has to do.
+	programEnv = "ADOPTION_MIGRATE"
+	// aheadEnv is how far the clocks are ahead of everybody else's that the process has and asks: it runs in another night.
+	aheadEnv = "ADOPTION_AHEAD"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(programEnv) != "" {
 		cli.PrepareProcess()
-		os.Exit(int(cli.Run(context.Background(), cli.App{
-			In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: cli.Version{Version: "v0.0.0-test"},
-		}, os.Args[1:])))
+		app := cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Version: cli.Version{Version: "v0.0.0-test"}}
+		if by, err := time.ParseDuration(os.Getenv(aheadEnv)); err == nil {
+			app.Clock = &jumping{offset: by}
+			app.Wrap = func(next http.RoundTripper) http.RoundTripper { return laterAnswers{next, by} }
+		}
+		os.Exit(int(cli.Run(context.Background(), app, os.Args[1:])))
 	}
 	os.Exit(migrationtest.Main(m, func(w *migrationtest.World) { world = w }))
 }

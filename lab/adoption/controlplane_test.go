@@ -228,8 +228,10 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.FileExists(t, filepath.Join(x.o.dir, "etcd.2.db"))
 	x.assertJoined()
 	assert.Equal(t, 2, x.guest.Booted())
-	code, _, said = x.o.rollback(t.Context())
+	told.Store(0)
+	code, _, said = x.o.rollback(t.Context(), night[:2]...)
 	require.Equal(t, cli.CodeOK, code, said)
+	assert.Positive(t, told.Load(), "nor does a rollback go unheard")
 	x.assertGone()
 	assertGivenBack(t, x.o.c, before)
 }

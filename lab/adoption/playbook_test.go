@@ -35,6 +35,29 @@ func (o *operator) book(t *testing.T, name string, opens, ends time.Duration, mo
 	return file
 }
 
+// nights writes a playbook with a window that is open for another hour, and one that opens at a time. A worker needs more than is left of the first.
+func (o *operator) nights(t *testing.T, opens time.Time) string {
+	t.Helper()
+	const layout = "2006-01-02T15:04"
+	now := time.Now().UTC()
+	file := filepath.Join(o.dir, "nights.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`apiVersion: migration.giantswarm.io/v1alpha1
+kind: Playbook
+metadata: {name: nights}
+spec:
+  windows:
+    timeZone: UTC
+    phases: [control-plane, workers]
+    controlPlane: 10m
+    noReturn: 10m
+    cutoff: 2h
+    open:
+      - {name: first, from: "`+now.Add(-time.Hour).Format(layout)+`", to: "`+now.Add(time.Hour).Format(layout)+`"}
+      - {name: next, from: "`+opens.Format(layout)+`", to: "`+opens.Add(5*time.Hour).Format(layout)+`"}
+`), 0o600))
+	return file
+}
+
 // TestAWindowClosesAfterTheControlPlane lets a migration begin in one window and another person go on in the next; approvals are on record, nobody types them twice.
 func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	t.Parallel()
@@ -78,29 +101,33 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	assert.Contains(t, said, "no window of the next two years is long enough for phase control-plane, which needs 10m0s")
 	assert.Empty(t, before.Diff(settled(mine(x.o.c.State(t)))), "a run that waits changes nothing")
 
-	// The control plane fits, the workers do not: they need more than is left.
-	first := x.o.book(t, "first", -time.Hour, time.Hour, "")
-	code, _, said = until(x.o, "--playbook", first, "--set", "spec.windows.cutoff=2h")
-	require.Equal(t, cli.CodeDecision, code, said)
-	assert.Contains(t, said, "another worker, which needs 2h0m0s. Waiting ends nothing: give spec.windows of the playbook time for it, then go on with: ")
-	assert.Contains(t, said, "--playbook "+first)
+	// The control plane fits into the first night, the workers do not: they need more than is left. The next night is long enough.
+	opens := time.Now().UTC().Truncate(time.Minute).Add(3 * time.Hour)
+	nights := x.o.nights(t, opens)
+	code, _, said = until(x.o, "--playbook", nights)
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "another worker needs 2h0m0s, and the window ends at ")
+	assert.Contains(t, said, "the next one begins at "+opens.Format("Mon 2006-01-02 15:04 MST"))
+	assert.Contains(t, said, "--playbook "+nights)
 	x.assertReplaced(1)
 
-	// The next playbook wants somebody to look before workers are touched. Nobody has asked for that yet, so it could be any word.
-	asks := "  approvals: [{gate: looked-at, who: the platform team, before: [workers], validFor: 1h}]\n"
+	// Somebody wants it looked at before workers are touched. Nobody has asked for that yet, so it could be any word.
 	code, _, said = x.o.migrate(t.Context(), "approve", x.o.c.ID, "looked-at", "--reason", "CHG-4711")
 	require.Equal(t, cli.CodeUsage, code, said)
 	assert.Contains(t, said, `nobody asks for the approval "looked-at"; there are control-plane, finalize, point-of-no-return`)
+	const asks = "  approvals: [{gate: looked-at, who: the platform team, before: [workers], validFor: 12h}]\n"
 	code, _, said = until(x.o, "--playbook", x.o.book(t, "looking", -time.Hour, time.Hour, asks))
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.Contains(t, said, "phase workers needs the approval looked-at. Nothing of it has begun")
 	approve("looked-at")
 
-	// Somebody else, with a process of their own, whose run waits for the next window and is there when it opens. Windows begin with a minute.
+	// Somebody else, with a process of their own in the next night, follows the same playbook, waits for its window and is there when it opens. Windows begin with a minute.
 	second := newOperator(t, x.o.c, "katherine")
 	second.apart = true
-	opens := time.Now().UTC().Truncate(time.Minute).Add(3 * time.Minute)
-	code, _, said = until(second, "--wait", "--playbook", second.book(t, "second", time.Until(opens), time.Hour, "  workers: {surge: 2}\n"+asks))
+	looked := filepath.Join(second.dir, "looked.yaml")
+	require.NoError(t, os.WriteFile(looked, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n  workers: {surge: 2}\n"+asks), 0o600))
+	second.env = []string{aheadEnv + "=" + time.Until(opens.Add(-10*time.Second)).String()}
+	code, _, said = until(second, "--wait", "--playbook", nights, "--playbook", looked)
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, said, "no window is open for another worker; the next one begins at "+opens.Format("Mon 2006-01-02 15:04 MST"))
 	x.assertRolled(1)
@@ -147,19 +174,22 @@ func TestAWrongClockOpensNoWindow(t *testing.T) {
 	t.Parallel()
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
 	o := newOperator(t, c, "dorothy")
-	o.wrap = func(next http.RoundTripper) http.RoundTripper { return lateAnswers{next} }
+	o.wrap = func(next http.RoundTripper) http.RoundTripper { return laterAnswers{next, time.Hour} }
 	code, _, said := o.run(t.Context(), "--playbook", o.book(t, "now", -time.Hour, time.Hour, ""))
 	require.Equal(t, cli.CodeError, code, said)
 	assert.Contains(t, said, "this machine's clock is 1h0m0s behind that of the management cluster")
 }
 
-// lateAnswers come from a server whose clock is an hour ahead.
-type lateAnswers struct{ next http.RoundTripper }
+// laterAnswers come from a server whose clock is ahead.
+type laterAnswers struct {
+	next http.RoundTripper
+	by   time.Duration
+}
 
-func (l lateAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
+func (l laterAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := l.next.RoundTrip(request)
 	if err == nil {
-		response.Header.Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+		response.Header.Set("Date", time.Now().Add(l.by).UTC().Format(http.TimeFormat))
 	}
 	return response, err
 }
