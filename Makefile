@@ -117,7 +117,7 @@ e2e: setup lab ## take a running legacy cluster of real virtual machines through
 	cd lab && go test -tags e2e ./e2e -run TestMigration -count=1 -timeout 170m -v -args -workers $(CLUSTER_WORKERS) $(if $(WORK),-work $(abspath $(WORK)))
 
 .PHONY: e2e-window
-e2e-window: setup lab ## migrate a cluster whose window closes after the control plane, and have another run, which waits for the next, replace the workers in it; root, four minutes
+e2e-window: setup lab ## migrate a cluster whose window closes after the control plane, and have another process, which waits for the next window of the same playbook, replace the workers in it; root, two minutes
 	cd lab && go test ./adoption -run 'TestAWindowClosesAfterTheControlPlane' -count=1 -timeout 15m -v
 
 .PHONY: check
