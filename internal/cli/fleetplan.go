@@ -90,12 +90,8 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 		s.markKilled(ctx, p.live.Reader, m)
 	}
 	in := fleet.PlanInput{Roster: roster, Known: by.known(begun, s.app.Clock.Now()), Books: f.books, Now: s.now, Clusters: map[string]fleet.PlannedCluster{}, Shapes: map[string]fleet.Shape{}}
-	if p.live != nil {
-		record, err := migrate.LoadFleetRecord(ctx, p.live.Reader, f.key())
-		if err != nil {
-			return err
-		}
-		in.Held = record.Hold
+	if in.Held, err = f.heldIn(ctx, p); err != nil {
+		return err
 	}
 	if err := s.planMembers(ctx, o, f, p, &in); err != nil {
 		return err
@@ -112,6 +108,18 @@ func (s *session) fleetPlan(ctx context.Context, o fleetPlanOptions) error {
 		return err
 	}
 	return ended(codeOfFleetPlan(document))
+}
+
+// heldIn is the hold of a fleet; nil when there is none, and in a snapshot, which has no record.
+func (f *fleetFile) heldIn(ctx context.Context, p *place) (*fleet.Hold, error) {
+	if p.live == nil {
+		return nil, nil //nolint:nilnil // a fleet that is not held is ordinary
+	}
+	record, err := migrate.LoadFleetRecord(ctx, p.live.Reader, f.key())
+	if err != nil {
+		return nil, err
+	}
+	return record.Hold, nil
 }
 
 // planMembers plans every cluster that is not done, each with the playbooks of the first wave that has something to do with it.

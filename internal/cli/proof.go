@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/report"
@@ -48,6 +49,23 @@ func (o *proofOptions) check(outs []output) error {
 	return checkFolders(filesOf(outs)...)
 }
 
+// evidence is what was recorded of a cluster before its migration changed anything, and the migration.
+func (s *session) evidence(ctx context.Context, p *place, namespace string, cluster *legacy.Cluster) (*undertaking, *proof.Evidence, error) {
+	namespace, err := namespaceOf(ctx, p.live.Reader, namespace, cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	before, err := migrate.LoadEvidence(ctx, p.live.Reader, namespace, cluster.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if before == nil {
+		return nil, nil, withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", cluster.ID), "%s", s.repeat("migrate run "+cluster.ID))
+	}
+	u := &undertaking{id: cluster.ID, namespace: namespace, live: p.live, found: &examination{cluster: cluster}}
+	return u, before, s.readMigration(ctx, u)
+}
+
 // proof reads the evidence from before, looks again, compares, and renders.
 func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	outs, err := o.outputs.resolved(formatsOf(report.KindProof))
@@ -72,19 +90,8 @@ func (s *session) proof(ctx context.Context, o proofOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	namespace, err := namespaceOf(ctx, p.live.Reader, o.ns, cluster)
+	u, before, err := s.evidence(ctx, p, o.ns, cluster)
 	if err != nil {
-		return err
-	}
-	u := &undertaking{id: id, namespace: namespace, live: p.live, found: &examination{cluster: cluster}}
-	before, err := migrate.LoadEvidence(ctx, p.live.Reader, u.namespace, id)
-	if err != nil {
-		return err
-	}
-	if before == nil {
-		return withHint(fmt.Errorf("cluster %s has no evidence to compare with: no run has begun", id), "%s", s.repeat("migrate run "+id))
-	}
-	if err := s.readMigration(ctx, u); err != nil {
 		return err
 	}
 	after, err := proof.Collect(ctx, s.sources(u), proof.Options{

@@ -32,8 +32,8 @@ func versions(definition *unstructured.Unstructured) map[string]map[string]any {
 	}
 	for _, entry := range list {
 		version, _ := entry.(map[string]any)
-		name, _, _ := unstructured.NestedString(version, "name")                     //nolint:errcheck // no name is a version that nobody wants
-		schema, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema") //nolint:errcheck // no schema knows nothing
+		name, _, _ := unstructured.NestedString(version, "name")
+		schema, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
 		schemas[name] = schema
 	}
 	return schemas

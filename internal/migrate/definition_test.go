@@ -28,7 +28,7 @@ func TestADefinitionThatKnowsLessIsFound(t *testing.T) {
 		list, _, err := unstructured.NestedFieldNoCopy(object.Object, "spec", "versions")
 		require.NoError(t, err)
 		at := list.([]any)[0].(map[string]any)["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
-		for _, key := range strings.Split(path, " ") {
+		for key := range strings.SplitSeq(path, " ") {
 			at = at[key].(map[string]any)
 		}
 		return at

@@ -1,7 +1,12 @@
 package adoption
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -194,6 +199,30 @@ func (l laterAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
+// freeAddress is one at which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	return listener.Addr().String()
+}
+
+// scraped is what a program says of itself; what was wrong when it does not.
+func scraped(ctx context.Context, address string) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return err.Error()
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	text, err := io.ReadAll(response.Body)
+	return string(text) + fmt.Sprint(errors.Join(err, response.Body.Close()))
+}
+
 // TestARunAsksGatesTellsHooksAndLeavesOutAStep against a real management cluster: what the playbook asks for before a phase, who hears of it, and what people decided.
 func TestARunAsksGatesTellsHooksAndLeavesOutAStep(t *testing.T) {
 	t.Parallel()
@@ -202,10 +231,13 @@ func TestARunAsksGatesTellsHooksAndLeavesOutAStep(t *testing.T) {
 	var shut atomic.Bool
 	shut.Store(true)
 	var told atomic.Int64
+	var metrics atomic.Value
+	address := freeAddress(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodPost:
 			told.Add(1)
+			metrics.Store(scraped(r.Context(), address))
 		case shut.Load():
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -221,12 +253,12 @@ func TestARunAsksGatesTellsHooksAndLeavesOutAStep(t *testing.T) {
   hooks: [{name: hear, "on": [run.*, phase.*, gate.waiting], exec: [./hear.sh]}]
   notifications: [{name: chat, "on": [run.*], urlFrom: {file: url}}]
 `)
-	with := []string{"--playbook", book, "--metrics-address", "127.0.0.1:0"}
+	with := []string{"--playbook", book, "--metrics-address", address}
 
 	code, _, said := o.run(t.Context(), with...)
 	require.Equal(t, cli.CodeBlocked, code, said)
 	assert.Contains(t, said, "gate slo is shut: "+server.URL+"/slo answers with status 503, and not 200")
-	assert.Contains(t, said, "metrics: http://127.0.0.1:")
+	assert.Contains(t, said, "metrics: http://"+address)
 
 	code, _, said = o.migrate(t.Context(), "skip", c.ID, "adopt/lock", "--reason", "CHG-4711")
 	require.Equal(t, cli.CodeOK, code, said)
@@ -258,6 +290,14 @@ func TestARunAsksGatesTellsHooksAndLeavesOutAStep(t *testing.T) {
 	}
 	assert.Zero(t, kinds[history.HookFailed]+kinds[history.NotifyFailed], events)
 	assert.EqualValues(t, 4, told.Load(), "both runs began and ended")
+	// As they were when whoever is told of the end was told.
+	measured, _ := metrics.Load().(string)
+	for _, series := range []string{
+		`migrate_phase{cluster="` + c.ID + `",phase="adopt"} `, `migrate_step_seconds_count{cluster="` + c.ID + `",phase="adopt"} `,
+		`migrate_events_total{cluster="` + c.ID + `",type="step.done"} `, `migrate_writes_total{cluster="` + c.ID + `",verb="`,
+	} {
+		assert.Contains(t, measured, series)
+	}
 	text, err := os.ReadFile(heard)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"type":"gate.waiting"`)
