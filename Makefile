@@ -12,6 +12,8 @@ TOOLS := $(CACHE)/tools
 GOTEST := GOGC=400 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --
 # A third virtual machine at the same time is too much for two processors that emulate it: requests took ten seconds.
 CLUSTER_WORKERS := $(or $(WORKERS),$(shell [ "$$(nproc)" -ge 4 ] && echo 1 || echo 0))
+# The lab's tests wait for real controllers about as long as they work: with one test for each of two processors the longest package took 24 minutes, with two 14.
+LAB_PARALLEL ?= $(shell echo $$((2 * $$(nproc))))
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
 # What a release is called, and where its container images are; docker, podman or buildah builds them.
@@ -47,7 +49,7 @@ lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API
 .PHONY: test
 test: setup lab $(TOOLS)/gotestsum ## run every test, those against real components included
 	$(GOTEST) -timeout 30m ./...
-	cd lab && $(GOTEST) -p 1 -timeout 45m ./... # each package starts clusters of its own, which wait for one another's processors; the time ends what hangs, on slow machines too
+	cd lab && $(GOTEST) -p 1 -parallel $(LAB_PARALLEL) -timeout 45m ./... # each package starts clusters of its own, which wait for one another's processors; the time ends what hangs, on slow machines too
 	cd lab/host && LAB_CACHE='$(LAB_CACHE)' $(GOTEST) -timeout 15m ./...
 
 .PHONY: test-race

@@ -15,6 +15,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -165,4 +167,25 @@ func TestIDsAreWrittenAsEtcdctlDoes(t *testing.T) {
 	require.NoError(t, json.Unmarshal(saved, &got))
 	assert.Equal(t, etcd.ID(0x8e9e05c52164694d), got["id"])
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"id": "xyz"}`), &got), `reading the etcd id "xyz"`)
+}
+
+// TestASnapshotFromAServerThatTakesConnectionsAndSaysNothingEnds: right before the point of no return a run would wait for ever, and hear no Ctrl-C.
+func TestASnapshotFromAServerThatTakesConnectionsAndSaysNothingEnds(t *testing.T) {
+	t.Parallel()
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	address := "http://" + listener.Addr().String()
+	c, err := etcd.New(etcd.Options{Endpoints: []etcd.Endpoint{{URL: address}}, Dial: new(net.Dialer).DialContext, Timeout: 50 * time.Millisecond})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	dir := t.TempDir()
+	_, err = c.Save(t.Context(), address, filepath.Join(dir, "etcd.db"), "/registry", nil)
+	var failed *etcd.Error
+	require.ErrorAs(t, err, &failed)
+	assert.True(t, failed.Timeout(), "%v", err)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
 }

@@ -65,7 +65,7 @@ func (c *Client) Save(ctx context.Context, endpointName, path, prefix string, to
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fmt.Errorf("saving the snapshot as %s: %w", path, os.ErrExist)
 	}
-	if err := e.reach(ctx); err != nil {
+	if err := c.reach(ctx, e); err != nil {
 		return nil, wrong(err)
 	}
 	draft := path + unverified
@@ -81,6 +81,13 @@ func (c *Client) Save(ctx context.Context, endpointName, path, prefix string, to
 	}
 	saved.Path = path
 	return saved, nil
+}
+
+// reach is bounded, unlike the stream: a server that takes a connection and says nothing must not hold up a run for ever, right before the point of no return.
+func (c *Client) reach(ctx context.Context, e *endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return e.reach(ctx)
 }
 
 // stream writes what the server sends. There is no time limit of its own: the size decides. The caller's context ends it, and so does a server that does not even answer pings any more.

@@ -24,6 +24,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
 // Finalizer removes what is left of the legacy platform around one cluster. Every method is safe to repeat: it looks at what is there and does what is
@@ -196,11 +197,11 @@ func (f *Finalizer) infrastructure(ctx context.Context) (*unstructured.Unstructu
 	return o, nil
 }
 
-// set changes fields of the KVMCluster's spec; nil removes one. What is as wanted is not written.
-func (f *Finalizer) set(ctx context.Context, fields map[string]any) error {
+// set changes fields of the KVMCluster's spec; nil removes one. What is as wanted is not written; false tells so.
+func (f *Finalizer) set(ctx context.Context, fields map[string]any) (wrote bool, err error) {
 	now, err := f.infrastructure(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	spec, _ := now.Object["spec"].(map[string]any)
 	missing := map[string]any{}
@@ -210,11 +211,26 @@ func (f *Finalizer) set(ctx context.Context, fields map[string]any) error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return false, nil
 	}
 	target := kube.TargetOf(now)
 	target.ResourceVersion = ""
-	return f.Management.Writer.Merge(ctx, target, map[string]any{"spec": missing})
+	return true, f.Management.Writer.Merge(ctx, target, map[string]any{"spec": missing})
+}
+
+// wokenAnnotation is on a KVMCluster whose provider was to try again at once. It goes with the other marks of the migration.
+const wokenAnnotation = translate.Domain + "/woken"
+
+// wake has the provider look at the KVMCluster now. It wants no less meanwhile: a run that is killed in between must leave nobody who takes the wish for withdrawn.
+func (f *Finalizer) wake(ctx context.Context) error {
+	now, err := f.infrastructure(ctx)
+	if err != nil {
+		return err
+	}
+	target := kube.TargetOf(now)
+	target.ResourceVersion = ""
+	at := f.Clock.Now().UTC().Format(time.RFC3339Nano)
+	return f.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": map[string]any{wokenAnnotation: at}}})
 }
 
 // askPause lies between two questions to an API that does not answer yet.
@@ -225,7 +241,7 @@ func (f *Finalizer) reach(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, f.Patience)
 	defer cancel()
 	for {
-		err := f.Ask(ctx)
+		err := f.askOnce(ctx)
 		if err == nil {
 			return nil
 		}
@@ -237,6 +253,15 @@ func (f *Finalizer) reach(parent context.Context) error {
 			return fmt.Errorf("waiting for an answer of the cluster's API by its name: %w", cmp.Or(parent.Err(), err))
 		}
 	}
+}
+
+// longestAsk is how long one question may take: an ingress that is told of another way while it shakes hands may never answer it.
+const longestAsk = 5 * time.Second
+
+func (f *Finalizer) askOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(longestAsk, f.Patience/4))
+	defer cancel()
+	return f.Ask(ctx)
 }
 
 // awaitEndpoint waits until the provider has put its own way to the cluster in place, for the spec as it is now.

@@ -133,28 +133,23 @@ func (f *Finalizer) ingressFor(spec map[string]any, hosts []string) *unstructure
 // wish writes what the provider is to make, and waits until it has looked at it, whatever it says of it: one that is away or paused would put nothing in the place of what is to go. Where it
 // cannot have it yet it tries again by itself, so that a run which is killed in between leaves nobody without.
 func (f *Finalizer) wish(ctx context.Context, fields map[string]any) error {
-	if err := f.set(ctx, fields); err != nil {
+	if _, err := f.set(ctx, fields); err != nil {
 		return err
 	}
 	return f.awaitLook(ctx)
 }
 
-// made waits until the provider has made an object of its own. One that it could not make before is wished for anew: its next try by itself may be far away.
+// made waits until the provider has made an object of its own. One that it could not make before it is woken for: its next try by itself may be far away.
 func (f *Finalizer) made(ctx context.Context, kind schema.GroupVersionKind, name string, fields map[string]any) error {
 	there, err := adopt.List(ctx, f.Management.Client, kind, f.Result.Namespace)
 	if err != nil {
 		return err
 	}
-	if there[name] == nil {
-		none := map[string]any{}
-		for field := range fields {
-			none[field] = nil
-		}
-		if err := f.set(ctx, none); err != nil {
-			return err
-		}
+	wrote, err := f.set(ctx, fields)
+	if err == nil && !wrote && there[name] == nil {
+		err = f.wake(ctx)
 	}
-	if err := f.set(ctx, fields); err != nil {
+	if err != nil {
 		return err
 	}
 	return f.awaitOwn(ctx, kind, name)

@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -166,17 +168,25 @@ func (s *server) reached(ctx context.Context, callees []callee) (reached, silent
 	return reached, silent, nil
 }
 
+// longestCallee is how long a webhook may take to answer. The API server waits for what it forwards as long as who asks it, and one that takes a connection and says nothing must
+// not hold up a takeover in which etcd needs both of two members. Webhooks themselves are given 30 seconds at most, by default ten.
+const longestCallee = 15 * time.Second
+
 // reaches tells whether the API server gets any answer from a Service. Its own word for none is 503, and 502 or 504 from what lies in between (Kubernetes,
 // staging/src/k8s.io/apimachinery/pkg/util/proxy); what a webhook says to a request that is none for it, most often 400, 404 or 405, is an answer. A Service that is not there is not reached.
 func (s *server) reaches(ctx context.Context, one callee) (bool, error) {
 	if _, err := s.clients.CoreV1().Services(one.namespace).Get(ctx, one.name, metav1.GetOptions{}); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
-	err := s.clients.CoreV1().RESTClient().Get().AbsPath(one.path()).Do(ctx).Error()
+	asking, cancel := context.WithTimeout(ctx, cmp.Or(s.callee, longestCallee))
+	defer cancel()
+	err := s.clients.CoreV1().RESTClient().Get().AbsPath(one.path()).Do(asking).Error()
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
 		return true, nil
+	case asking.Err() != nil && ctx.Err() == nil:
+		return false, nil
 	case !errors.As(err, &status):
 		return false, err // The API server itself gave no answer.
 	}

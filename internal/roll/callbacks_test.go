@@ -130,6 +130,24 @@ func TestTheNewServerHasToReachWebhooks(t *testing.T) {
 	}
 }
 
+// TestAWebhookThatNeverAnswersIsNotReached: the API server would wait for it as long as who asks, in the stretch in which etcd needs both of two members.
+func TestAWebhookThatNeverAnswersIsNotReached(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	s := answering(t, map[string]func() int{"shop/silent:443": func() int { <-ended; return http.StatusOK }, "shop/quick:443": func() int { return http.StatusOK }})
+	t.Cleanup(func() { close(ended) })
+	s.callee = 50 * time.Millisecond
+	silent, quick := callee{"shop", "silent", 443}, callee{"shop", "quick", 443}
+	reached, missing, err := s.reached(t.Context(), []callee{silent, quick})
+	require.NoError(t, err)
+	assert.Equal(t, []callee{quick}, reached)
+	assert.Equal(t, []callee{silent}, missing)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.reaches(over, silent)
+	require.ErrorIs(t, err, context.Canceled, "who asks has gone, and nothing is known")
+}
+
 // TestWebhooksAreAskedTogether: one that swallows connections must not keep the others waiting.
 func TestWebhooksAreAskedTogether(t *testing.T) {
 	t.Parallel()

@@ -131,6 +131,8 @@ type server struct {
 	resources  map[schema.GroupResource]resource
 	// away are the aggregated APIs that did not answer.
 	away map[string]bool
+	// callee is how long a webhook may take to answer; zero is longestCallee.
+	callee time.Duration
 }
 
 // onlyAway are the aggregated APIs that answer through the old server, and not through the new one.
