@@ -75,7 +75,7 @@ func TestADrainedNodeIsCordonedAndEmpty(t *testing.T) {
 	refusals := 3
 	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(c client.Client, o client.Object) error {
 		if refusals--; refusals >= 0 {
-			return apierrors.NewTooManyRequests("not now", 10)
+			return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
 		}
 		return c.Delete(t.Context(), o)
 	}, pod("leaves"), pod("static", mirror), elsewhere)
@@ -86,7 +86,7 @@ func TestADrainedNodeIsCordonedAndEmpty(t *testing.T) {
 		notes = append(notes, "told")
 	}
 	require.NoError(t, d.Drain(t.Context(), theNode()))
-	assert.Equal(t, []string{"evictions from node worker-k3m9a were refused: shop/leaves for 6s (not now)", "told"}, notes)
+	assert.Equal(t, []string{"evictions from node worker-k3m9a were refused: shop/leaves for 6s (Cannot evict pod as it would violate the pod's disruption budget)", "told"}, notes)
 	left := &corev1.PodList{}
 	require.NoError(t, c.List(t.Context(), left))
 	var names []string

@@ -12,11 +12,17 @@ import (
 )
 
 // refusals are the evictions that were refused while a node was drained, nearly always by a disruption budget: who waits for a drain waits for those. Keys are namespaces, and
-// pods as namespace/name; a namespace counts while any of its pods is refused.
+// pods as namespace/name; a namespace counts while a disruption budget refuses any of its pods, which is what is told of it.
 type refusals struct {
 	since map[string]time.Time
 	took  map[string]time.Duration
 	why   map[string]string
+}
+
+// byBudget tells that an eviction was refused by a disruption budget, in the words of Kubernetes (pkg/registry/core/pod/storage/eviction.go). Other evictions fail because the API server
+// is late, or the namespace goes.
+func byBudget(why string) bool {
+	return strings.Contains(strings.ToLower(strings.ReplaceAll(why, " ", "")), "disruptionbudget")
 }
 
 func newRefusals() *refusals {
@@ -29,8 +35,9 @@ func (r *refusals) look(now time.Time, refused map[string][]*corev1.Pod) {
 	for _, why := range slices.Sorted(maps.Keys(refused)) {
 		for _, p := range refused[why] {
 			r.why[p.Namespace+"/"+p.Name] = why
-			for _, key := range []string{p.Namespace, p.Namespace + "/" + p.Name} {
-				still[key] = now
+			still[p.Namespace+"/"+p.Name] = now
+			if byBudget(why) {
+				still[p.Namespace] = now
 			}
 		}
 	}

@@ -7,11 +7,13 @@ import (
 // Role is what a member is to the others.
 type Role string
 
-// The roles of members. Unreached is a member that did not say; a learner is known from the table alone.
+// The roles of members. A learner is known from the table alone, and the leader from any member that answers. Voter is one that votes and was not asked, because no endpoint leads to it;
+// Unreached is one that may have been asked and did not say.
 const (
 	Leader    Role = "leader"
 	Follower  Role = "follower"
 	Learner   Role = "learner"
+	Voter     Role = "voter"
 	Unreached Role = "unreached"
 )
 
@@ -39,24 +41,26 @@ func (c *Client) Table(ctx context.Context) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{Cluster: known.Cluster}
-	said := map[ID]*Status{}
+	said, leaders := map[ID]*Status{}, map[ID]bool{}
 	for _, e := range c.endpoints {
 		status, err := c.Status(ctx, e.name)
 		if err != nil {
 			t.Unread = append(t.Unread, err.Error())
 			continue
 		}
-		said[status.Member] = &status
+		said[status.Member], leaders[status.Leader] = &status, true
 	}
 	for _, m := range known.Members {
 		row := Row{Member: m, Status: said[m.ID], Role: Unreached}
 		switch {
 		case m.Learner:
 			row.Role = Learner
-		case row.Status != nil && row.Status.Leader == m.ID:
+		case row.Status != nil && row.Status.Leader == m.ID, row.Status == nil && leaders[m.ID] && len(t.Unread) == 0:
 			row.Role = Leader
 		case row.Status != nil:
 			row.Role = Follower
+		case len(said) > 0 && len(t.Unread) == 0:
+			row.Role = Voter
 		}
 		t.Members = append(t.Members, row)
 	}

@@ -172,7 +172,7 @@ type Proved struct {
 type Member struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
-	// Role is leader, follower, learner or unreached.
+	// Role is leader, follower, learner, voter when it was not asked, or unreached.
 	Role       string   `json:"role,omitempty"`
 	PeerURLs   []string `json:"peerURLs,omitempty"`
 	ClientURLs []string `json:"clientURLs,omitempty"`

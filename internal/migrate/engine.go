@@ -915,6 +915,9 @@ func (e *Engine) backProof(ctx context.Context, message string) Result {
 	if err != nil {
 		return Result{Outcome: Failed, Message: done.Message + ", but the proof failed: " + err.Error(), Err: err}
 	}
+	if e.Work.Proof != nil && e.Work.Proof.Outcome == proof.Incomplete {
+		done.Message += "; whether anything was restarted is not known for everything: migrate proof looks again"
+	}
 	return done
 }
 

@@ -31,7 +31,9 @@ for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
   if [ -e "manifests/$file" ]; then mv "manifests/$file" "manifests-stopped/$file"; fi
 done`
 	// An image without rmdir must not hold up a rollback for an empty folder.
+	// One that was killed while the API server was ended left that away as well.
 	moveBack = `set -eu
+if [ -e manifests-stopped/k8s-api-server.yaml ]; then mv manifests-stopped/k8s-api-server.yaml manifests/k8s-api-server.yaml; fi
 for file in k8s-controller-manager.yaml k8s-scheduler.yaml; do
   if [ -e "manifests-stopped/$file" ]; then mv "manifests-stopped/$file" "manifests/$file"; fi
   [ -e "manifests/$file" ]

@@ -284,17 +284,18 @@ func (c *Roller) RetireMaster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Cluster API's drain would find the pod otherwise, and look again only after 20 s. Nobody waits for its kubelet here: it may be gone.
+	if err := c.retireNode(ctx, master, lastDrain); err != nil {
+		return err
+	}
+	// Nobody waits for its kubelet here: it may be gone. Cluster API's drain leaves the pod alone (podDrainLabel), so the time that an answer may take is not taken from the legacy machine's.
 	left, err := get(ctx, c.Workload.Client, coreKind("Pod"), systemNamespace, mover)
 	if err != nil {
 		return err
 	}
 	if left != nil {
-		if err := c.Workload.Writer.DeleteNow(ctx, kube.TargetOf(left)); err != nil {
-			return err
-		}
+		return c.Workload.Writer.DeleteNow(ctx, kube.TargetOf(left))
 	}
-	return c.retireNode(ctx, master, lastDrain)
+	return nil
 }
 
 // VerifyRetired waits until nothing of the legacy master is left.

@@ -230,6 +230,10 @@ func TestManifestsMoveAwayAndBack(t *testing.T) {
 		assert.Equal(t, all, there("manifests"))
 		assert.Nil(t, there("manifests-stopped"))
 	}
+	require.NoError(t, run(moveAway))
+	require.NoError(t, os.Rename(filepath.Join(dir, "manifests", all[0]), filepath.Join(dir, "manifests-stopped", all[0])))
+	require.NoError(t, run(moveBack))
+	assert.Equal(t, all, there("manifests"), "also what a hang-up that was killed has left away")
 	require.NoError(t, os.Remove(filepath.Join(dir, "manifests", all[2])))
 	require.NoError(t, run(moveAway), "somebody has moved one away already")
 	require.Error(t, run(moveBack), "one that is nowhere cannot come back")

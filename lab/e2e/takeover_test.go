@@ -512,7 +512,13 @@ func (w *world) noMarks(ctx context.Context) {
 	for _, kind := range []string{"clusters.cluster.x-k8s.io", "kvmclusters", "kubeadmcontrolplanes", "machinedeployments", "machines.cluster.x-k8s.io", "kvmmachines"} {
 		objects, err := w.list(ctx, w.mc, kind, "-n", organization)
 		require.NoError(w.t, err)
+		if kind != "machinedeployments" { // A cluster without workers has none.
+			require.NotEmpty(w.t, objects, kind)
+		}
 		for i := range objects {
+			for key := range objects[i].GetLabels() {
+				assert.False(w.t, strings.HasPrefix(key, translate.Domain+"/"), "%s %s: %s", kind, objects[i].GetName(), key)
+			}
 			for key := range objects[i].GetAnnotations() {
 				assert.False(w.t, strings.HasPrefix(key, translate.Domain+"/"), "%s %s: %s", kind, objects[i].GetName(), key)
 			}

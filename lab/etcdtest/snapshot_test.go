@@ -202,6 +202,22 @@ func TestTheTableSaysWhoLeads(t *testing.T) {
 	}
 	assert.Equal(t, map[etcd.Role]int{etcd.Leader: 1, etcd.Follower: 2}, roles)
 
+	// Who asks one alone hears from it who leads, and takes nobody for unreached whom it did not ask.
+	for _, m := range servers.Members {
+		one, err := etcd.New(etcd.Options{Endpoints: []etcd.Endpoint{{URL: m.URL, Address: m.Address}}, TLS: servers.TLS(), Dial: new(net.Dialer).DialContext, Timeout: soon})
+		require.NoError(t, err)
+		table, err := one.Table(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, one.Close())
+		roles := map[etcd.Role]int{}
+		for _, row := range table.Members {
+			roles[row.Role]++
+		}
+		assert.Equal(t, 1, roles[etcd.Leader])
+		assert.Zero(t, roles[etcd.Unreached])
+		assert.Equal(t, 2, roles[etcd.Voter]+roles[etcd.Follower])
+	}
+
 	// Somebody who is to join later, known by the table alone.
 	fresh := servers.Add("d")
 	require.Eventually(t, func() bool {

@@ -265,7 +265,7 @@ type EtcdMember struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
-	// role is leader, follower, learner or unreached.
+	// role is leader, follower, learner, voter when it was not asked, or unreached.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Role string `json:"role,omitempty"`
