@@ -198,17 +198,38 @@ func (s *session) listen(ctx context.Context, o *runOptions) (end func()) {
 	listener := s.listener(listens, *o)
 	o.listener = listener
 	return func() {
-		s.hearOut(s.hard(ctx), listener, s.newRunView())
+		s.hearOut(s.hard(ctx), listener, s.newRunView(), o.hearsFor())
 		endHooks(ctx, listener, deaf)
 	}
 }
 
-// hearOut waits for hooks and notifications that are still under way when the log is closed. Each of them has a time after which it is ended; a second Ctrl-C ends all.
-func (s *session) hearOut(ctx context.Context, listener migrate.Listener, view *runView) {
+// longestHearing is how long hooks and notifications may take together when the run is over. Each of them has a time of its own, but a program that hangs would hang for every event that
+// waits for it, while a timer begins no other run, and the next cluster of a fleet does not begin.
+const longestHearing = 5 * time.Minute
+
+// hearsFor is how long what hears a run is waited for; one that has more time than that keeps it.
+func (o *runOptions) hearsFor() time.Duration {
+	longest := longestHearing
+	for _, h := range o.hooks {
+		longest = max(longest, h.Timeout)
+	}
+	for _, n := range o.notes {
+		longest = max(longest, n.Timeout)
+	}
+	return longest
+}
+
+// hearOut waits for hooks and notifications that are still under way when the log is closed. Each of them has a time after which it is ended, and so have all together; a second Ctrl-C ends all.
+func (s *session) hearOut(parent context.Context, listener migrate.Listener, view *runView, atMost time.Duration) {
 	if listener == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(parent, atMost)
+	defer cancel()
 	listener.Settle(ctx)
+	if ctx.Err() != nil && parent.Err() == nil {
+		_, _ = fmt.Fprintf(s.app.Err, "hooks and notifications have not ended in %s; those that are left are ended, and nobody hears of the rest\n", atMost)
+	}
 	for _, e := range listener.Results() {
 		e.TS = s.app.Clock.Now()
 		view.event(e)

@@ -470,3 +470,28 @@ func TestARollbackIsHeardByWhomThePlaybookTells(t *testing.T) {
 		assert.Empty(t, o.examine.bookFiles, "%s: nothing else of it counts", name)
 	}
 }
+
+// hanging is a listener whose programs never end.
+type hanging struct{}
+
+func (hanging) Hear(history.Event)         {}
+func (hanging) Settle(ctx context.Context) { <-ctx.Done() }
+func (hanging) Results() []history.Event   { return nil }
+
+// TestAHookThatHangsKeepsNoRunFromEnding, however many events wait for it: a timer begins no other run meanwhile.
+func TestAHookThatHangsKeepsNoRunFromEnding(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	s, _ := newSession(App{Err: &said})
+	s.hearOut(t.Context(), hanging{}, s.newRunView(), 10*time.Millisecond)
+	assert.Contains(t, said.String(), "hooks and notifications have not ended in 10ms")
+	said.Reset()
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	s.hearOut(stopped, hanging{}, s.newRunView(), time.Hour)
+	assert.Empty(t, said.String(), "somebody wanted it to end at once")
+	o := runOptions{hooks: []hook.Hook{{Timeout: time.Minute}}}
+	assert.Equal(t, longestHearing, o.hearsFor())
+	o.notes = []hook.Notification{{Timeout: time.Hour}}
+	assert.Equal(t, time.Hour, o.hearsFor())
+}

@@ -57,7 +57,7 @@ func TestARunIsGoneOnWithAsItWasBegun(t *testing.T) {
 	s := given(t, nil, "migrate run", "--context", "anubis", "--ca-cert", "c", "--ca-key", "k", "--playbook", "my book.yaml")
 	again, back := s.nextCommands("al9qy", runOptions{until: plan.PhaseWorkers, examine: examineFlags{bookFlags: bookFlags{bookFiles: []string{"my book.yaml"}}}}, migrate.Result{})
 	assert.Equal(t, "migrate run al9qy --until workers --playbook 'my book.yaml' --context anubis --ca-cert c --ca-key k", again)
-	assert.Equal(t, "   Take back with: migrate rollback al9qy --to adopt --context anubis", back)
+	assert.Equal(t, "   Take back with: migrate rollback al9qy --to adopt --context anubis --playbook 'my book.yaml'", back)
 }
 
 // TestACommandThatIsCopiedIsTheOneThatWasMeant asks a shell.
