@@ -186,7 +186,7 @@ func (s *session) playbookExplainCommand() *cobra.Command {
 			}
 			e, err := readBook(s.layered(args), sets)
 			if err != nil {
-				return err
+				return s.tellMistakes(cmd.Context(), resolved, s.layered(args), err)
 			}
 			type value struct {
 				Path   string `json:"path"`
@@ -249,7 +249,7 @@ func (s *session) playbookWindowsCommand() *cobra.Command {
 			}
 			e, err := readBook(s.layered(args), sets)
 			if err != nil {
-				return err
+				return s.tellMistakes(cmd.Context(), resolved, s.layered(args), err)
 			}
 			zone, all, err := openings(e, at, next)
 			if err != nil {

@@ -269,6 +269,11 @@ func TestTheInstallationsPlaybookLiesUnderWhatIsLookedAt(t *testing.T) {
 
 func TestWhatNobodyWouldHearOrBeLetThroughByIsRefused(t *testing.T) {
 	t.Parallel()
+	for _, command := range []string{"lint", "explain", "windows"} {
+		got := run(t, "playbook", command, book(t, "  workers: {surgee: 2}\n"), "-o", "json")
+		assert.Equal(t, CodeUsage, got.code, command)
+		assert.Contains(t, got.stdout, `"mistakes": [`, "a program hears of them as well: %s", command)
+	}
 	for text, want := range map[string]string{
 		"  hooks: [{name: a, \"on\": [hook.*], exec: [/bin/true]}]\n": "spec.hooks[0].on[0]: nobody is told of \"hook.*\"",
 		"  approvals: [{gate: finalize, who: ops, validFor: 0s}]\n":   "spec.approvals[0].validFor: it is 0s",
