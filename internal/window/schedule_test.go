@@ -246,13 +246,26 @@ func TestAnyScheduleIsThatOfTheMinutes(t *testing.T) {
 		}
 		s, c := Schedule{Zone: z}, clocks{z, map[time.Time]time.Time{}}
 		var open, closed [][2]time.Time
-		for range rapid.IntRange(1, 3).Draw(t, "openings") {
+		// A closed period keeps the zone of the layer that says it.
+		period := func(label string) (Period, [][2]time.Time) {
 			p, e := anyPeriod(t, near)
-			s.Open, open = append(s.Open, p), append(open, e.spans(c, near)...)
+			if own := rapid.SampledFrom(append(zones(), "", "")).Draw(t, label+"'s own zone"); own != "" {
+				zone, err := time.LoadLocation(own)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Zone = zone
+				return p, e.spans(clocks{zone, map[time.Time]time.Time{}}, near)
+			}
+			return p, e.spans(c, near)
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "openings") {
+			p, spans := period("opening")
+			s.Open, open = append(s.Open, p), append(open, spans...)
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "closed periods") {
-			p, e := anyPeriod(t, near)
-			s.Closed, closed = append(s.Closed, p), append(closed, e.spans(c, near)...)
+			p, spans := period("closed period")
+			s.Closed, closed = append(s.Closed, p), append(closed, spans...)
 		}
 		from, to := near, near.AddDate(0, 0, 3)
 		windows, err := s.Between(from, to)
@@ -263,6 +276,22 @@ func TestAnyScheduleIsThatOfTheMinutes(t *testing.T) {
 			want := contains(open, at) && !contains(closed, at)
 			if got := slices.ContainsFunc(windows, func(w Window) bool { return w.Contains(at) }); got != want {
 				t.Fatalf("%s in %s: open %t, by the minutes %t; windows %v", at.Format(time.RFC3339), z, got, want, windows)
+			}
+		}
+		for at := from; at.Before(to); at = at.Add(131 * time.Minute) {
+			next, found, err := s.Next(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := at
+			for first.Before(to) && (!contains(open, first) || contains(closed, first)) {
+				first = first.Add(time.Minute)
+			}
+			switch {
+			case !first.Before(to) && found && next.Start.Before(to) && !next.Start.Before(at):
+				t.Fatalf("%s in %s: the next one begins at %s, and no minute of it is open", at.Format(time.RFC3339), z, next.Start)
+			case first.Before(to) && (!found || !next.Contains(first) || next.Start.After(first) || next.Start.After(at) && !next.Start.Equal(first)):
+				t.Fatalf("%s in %s: the next one is %v, and the first minute that is open is %s", at.Format(time.RFC3339), z, next, first)
 			}
 		}
 		least := rapid.IntRange(0, 300).Draw(t, "minutes that have to be free")
