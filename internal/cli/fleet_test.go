@@ -577,7 +577,7 @@ func TestAServerThatIsAwayWhenARunBeginsIsAskedAgain(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			_, err := s.runPatiently(ctx, runOptions{yes: true}, nil, "al9qy")
+			_, err := s.runPatiently(ctx, runOptions{yes: true}, nil, "al9qy", always)
 			ended <- err
 		}()
 		for range startTries - 1 {
@@ -605,6 +605,41 @@ func kubeconfigOf(t *testing.T, server string) string {
 	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"+
 		"users: [{name: u}]\nclusters: [{name: c, cluster: {server: "+server+"}}]\n"), 0o600))
 	return file
+}
+
+// always lets a cluster begin.
+func always(context.Context) error { return nil }
+
+// TestAClusterThatCouldNotBeginDoesNotInAFleetThatIsHeldMeanwhile, and has not failed either.
+func TestAClusterThatCouldNotBeginDoesNotInAFleetThatIsHeldMeanwhile(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC))
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	s, _ := newSession(App{Clock: clk, Err: io.Discard})
+	s.kube.KubeConfig = new(kubeconfigOf(t, server.URL))
+	scheme := apiruntime.NewScheme()
+	require.NoError(t, corev1.AddToScheme(scheme))
+	stored := fake.NewClientBuilder().WithScheme(scheme).Build()
+	file := &fleetFile{Fleet: &fleet.Fleet{}}
+	file.Metadata.Name, file.Metadata.Namespace = "test", "default"
+	w := &fleetWork{session: s, file: file, change: &kube.Changing{Client: stored}}
+	require.NoError(t, w.mayBegin(t.Context()))
+	ended := make(chan error)
+	go func() {
+		_, err := s.runPatiently(t.Context(), runOptions{yes: true}, nil, "al9qy", w.mayBegin)
+		ended <- err
+	}()
+	require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
+	asks := &fleet.Record{}
+	asks.Ask(clk.Now(), "ops", "disk alert")
+	require.NoError(t, migrate.SaveFleetRecord(t.Context(), stored, file.key(), "test", asks))
+	clk.Step(askAgain)
+	err := <-ended
+	require.ErrorIs(t, err, errFleetHeld)
+	out := outcomeOf(migrate.Result{}, err)
+	assert.Equal(t, fleet.Ready, out.Standing)
+	assert.Empty(t, out.Classes)
 }
 
 // TestAClockThatIsWrongForAMomentEndsNoWait: a machine that wakes sets its clock a moment later. A fleet asks before anything begins, and what it could not begin it begins a minute later
@@ -648,7 +683,7 @@ func TestAClockThatIsWrongForAMomentEndsNoWait(t *testing.T) {
 
 	ended := make(chan error)
 	go func() {
-		_, err := s.runPatiently(t.Context(), runOptions{yes: true, door: &playbook.Door{}}, nil, "al9qy")
+		_, err := s.runPatiently(t.Context(), runOptions{yes: true, door: &playbook.Door{}}, nil, "al9qy", always)
 		ended <- err
 	}()
 	require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
@@ -710,4 +745,19 @@ func TestEveryFleetCommandKnowsTheInstallationsPlaybook(t *testing.T) {
 	assert.NotContains(t, got.stderr, "timeZone")
 	got = run(t, "fleet", "hold", "-f", file, "--reason", "x")
 	assert.NotContains(t, got.stderr, "timeZone")
+}
+
+// TestAnApprovalIsGivenAtTheTimeOfTheManagementCluster where this machine's clock is wrong: it would count for as much longer.
+func TestAnApprovalIsGivenAtTheTimeOfTheManagementCluster(t *testing.T) {
+	t.Parallel()
+	theirs := time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Date", theirs.Format(http.TimeFormat)) }))
+	t.Cleanup(server.Close)
+	for ahead, want := range map[time.Duration]time.Time{time.Hour: theirs, -time.Hour: theirs, 10 * time.Second: theirs.Add(10 * time.Second)} {
+		s, _ := newSession(App{Clock: clocktesting.NewFakeClock(theirs.Add(ahead)), Err: io.Discard})
+		s.kube.KubeConfig = new(kubeconfigOf(t, server.URL))
+		at, err := s.approvedAt(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, want, at.UTC(), ahead)
+	}
 }

@@ -594,7 +594,7 @@ func (w *fleetWork) runMember(ctx context.Context, start fleet.Start) fleet.Outc
 	var result migrate.Result
 	if err == nil {
 		if err = s.setClock(); err == nil {
-			result, err = s.runPatiently(ctx, o, outs, start.Cluster)
+			result, err = s.runPatiently(ctx, o, outs, start.Cluster, w.mayBegin)
 		}
 	}
 	out := outcomeOf(result, err)
@@ -624,8 +624,20 @@ func (w *fleetWork) look(ctx context.Context, start fleet.Start) *fleet.Outcome 
 	return &out
 }
 
-// runPatiently begins a run again that could not begin: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
-func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output, id string) (migrate.Result, error) {
+// errFleetHeld is why a cluster does not begin after all that could not a moment ago.
+var errFleetHeld = errors.New("the fleet is held meanwhile")
+
+// mayBegin asks for holds of others before another try; what cannot be read the try itself finds out.
+func (w *fleetWork) mayBegin(ctx context.Context) error {
+	record, err := migrate.LoadFleetRecord(ctx, w.change.Client, w.file.key())
+	if err != nil || record.Hold == nil {
+		return nil //nolint:nilerr // see above
+	}
+	return errFleetHeld
+}
+
+// runPatiently begins a run again that could not begin, unless it may not any more: an API server that restarts when a window opens is no failure of a cluster, and must not hold the fleet.
+func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output, id string, may func(context.Context) error) (migrate.Result, error) {
 	defer s.listen(ctx, &o)()
 	back := kube.Returning{Clock: s.app.Clock}
 	for try := 1; ; try++ {
@@ -636,6 +648,9 @@ func (s *session) runPatiently(ctx context.Context, o runOptions, outs []output,
 		_, _ = fmt.Fprintf(s.app.Err, "%s: try %d of %d could not begin: %s\n", id, try, startTries, err)
 		if s.sleep(ctx, id, s.app.Clock.Now().Add(askAgain)); ctx.Err() != nil {
 			return result, ctx.Err()
+		}
+		if err := may(ctx); err != nil {
+			return result, err
 		}
 	}
 }
@@ -764,6 +779,8 @@ func refused(err error) fleet.Outcome {
 		return out
 	case errors.Is(err, context.Canceled):
 		return fleet.Outcome{Standing: fleet.Ready, Message: "interrupted before it began"}
+	case errors.Is(err, errFleetHeld):
+		return fleet.Outcome{Standing: fleet.Ready, Message: err.Error()}
 	case errors.As(err, &end) && (end.code == CodeWaiting || end.code == CodeDecision): // The latter where it must not rest.
 		return fleet.Outcome{Standing: fleet.Paused}
 	case err == nil:

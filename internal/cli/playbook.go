@@ -550,6 +550,9 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 			if approval.By, err = s.signed(cmd.Context(), change.Client); err != nil {
 				return err
 			}
+			if approval.At, err = s.approvedAt(cmd.Context()); err != nil {
+				return err
+			}
 			if err := migrate.Approve(cmd.Context(), change.Client, &found[0], approval); err != nil {
 				return err
 			}
@@ -564,6 +567,23 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 	cmd.Flags().StringVar(&until, "until", "", "when it ends: 2026-12-31T18:00:00+01:00, or 2026-12-31 for the end of that day in UTC (default: it does not)")
 	onlyTyped(cmd, "until")
 	return cmd
+}
+
+// approvedAt is when an approval is given: how long it counts is reckoned from then by other machines, so where this one's clock is wrong it is the management cluster's time.
+func (s *session) approvedAt(ctx context.Context) (metav1.Time, error) {
+	now := s.app.Clock.Now()
+	config, err := kube.ConfigOf(s.kube)
+	if err != nil {
+		return metav1.Time{}, err
+	}
+	theirs, err := kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
+	if err != nil {
+		return metav1.Time{}, err
+	}
+	if now.Sub(theirs).Abs() > mostSkew {
+		now = theirs
+	}
+	return metav1.NewTime(now), nil
 }
 
 // approveArguments are a cluster and a gate. A slip is told before anything is read; a playbook whose names are as like as that has to be named.
