@@ -219,7 +219,7 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	code, _, said = x.run(t.Context())
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.Contains(t, said, "is paused by "+x.o.name)
-	assert.Contains(t, said, "rolled back: taken back to the end of phase adopt\ngo on with: migrate resume "+x.o.c.ID)
+	assert.Contains(t, said, "rolled back: taken back to the end of phase adopt; whether anything was restarted is not known for everything: migrate proof looks again\ngo on with: migrate resume "+x.o.c.ID, "the lab's machines have no kubelet to ask")
 	x.assertGone()
 	night, told := x.rollbackNight()
 	code, _, said = x.resume(t.Context(), night...)
