@@ -21,9 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -760,4 +762,28 @@ func TestAnApprovalIsGivenAtTheTimeOfTheManagementCluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, at.UTC(), ahead)
 	}
+}
+
+// TestWhoHasWaitedBearsWithAServerThatComesBack: it refuses everybody until it has read its roles. Where the refusal stays, somebody has taken the right away.
+func TestWhoHasWaitedBearsWithAServerThatComesBack(t *testing.T) {
+	t.Parallel()
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC))
+	s, _ := newSession(App{Clock: clk, Err: io.Discard})
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", errors.New("RBAC: not read yet"))
+	calls, waits := 0, ended(CodeWaiting)
+	over := make(chan error)
+	go func() {
+		over <- s.turns(t.Context(), runOptions{wait: true}, "al9qy", func(context.Context, runOptions) (migrate.Result, error) {
+			if calls++; calls == 1 {
+				return migrate.Result{Outcome: migrate.Paused, NotBefore: clk.Now().Add(-time.Hour)}, waits // A soak time that was over while the machine slept.
+			}
+			return migrate.Result{}, forbidden
+		})
+	}()
+	for range 2 {
+		require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
+		clk.Step(askAgain)
+	}
+	require.ErrorIs(t, <-over, forbidden)
+	assert.Equal(t, 4, calls, "twice it may have been coming back")
 }

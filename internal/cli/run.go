@@ -344,12 +344,11 @@ func (s *session) turns(ctx context.Context, o runOptions, id string, once func(
 		end := s.ending()
 		result, err := once(ctx, o)
 		end()
-		if o.wait && turn > 0 && notBegun(result, err, &back) {
+		late := o.wait && turn > 0 && notBegun(result, err, &back)
+		if late {
 			// Whoever has waited for days does not leave because the API server restarts when the window opens.
 			_, _ = fmt.Fprintf(s.app.Err, "%s: %s\n", id, err)
 			result = migrate.Result{Outcome: migrate.Paused, NotBefore: s.app.Clock.Now().Add(askAgain)}
-		} else {
-			back.Away = result.NotBefore // It may be away when the wait is over, and refuse for a while what it allowed.
 		}
 		if err == nil || !o.wait || !result.Rests() {
 			return err
@@ -357,6 +356,9 @@ func (s *session) turns(ctx context.Context, o runOptions, id string, once func(
 		o.replaced = max(o.replaced, result.Replaced)
 		if err := s.rest(ctx, id, o, result); err != nil {
 			return err
+		}
+		if !late {
+			back.Away = s.app.Clock.Now() // It may have been away when the wait was over, and refuse for a while what it allowed.
 		}
 		// Who agreed to the run agreed to what it waits for; but a pause that somebody asks for meanwhile is not the one that was to be lifted.
 		o.yes, o.lift, o.again = true, false, false
