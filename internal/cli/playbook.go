@@ -470,13 +470,18 @@ const (
 // errSkewed is what is wrong with a clock that differs. It may pass: a machine that wakes sets its clock a moment later.
 var errSkewed = errors.New("windows would open at the wrong time")
 
-// rightClock compares this machine's clock with the management cluster's.
-func (s *session) rightClock(ctx context.Context) error {
+// theirTime is what the management cluster's clock shows.
+func (s *session) theirTime(ctx context.Context) (time.Time, error) {
 	config, err := kube.ConfigOf(s.kube)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
-	theirs, err := kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
+	return kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
+}
+
+// rightClock compares this machine's clock with the management cluster's.
+func (s *session) rightClock(ctx context.Context) error {
+	theirs, err := s.theirTime(ctx)
 	if err != nil {
 		return err
 	}
@@ -524,7 +529,7 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 			if err != nil {
 				return err
 			}
-			approval := migrationv1alpha1.Approval{Gate: args[1], Reason: reason, At: metav1.NewTime(s.app.Clock.Now())}
+			approval := migrationv1alpha1.Approval{Gate: args[1], Reason: reason}
 			if until != "" {
 				at, err := parseUntil(until)
 				if err != nil {
@@ -572,11 +577,7 @@ that a run has asked for, and before that the ones of the playbook that --playbo
 // approvedAt is when an approval is given: how long it counts is reckoned from then by other machines, so where this one's clock is wrong it is the management cluster's time.
 func (s *session) approvedAt(ctx context.Context) (metav1.Time, error) {
 	now := s.app.Clock.Now()
-	config, err := kube.ConfigOf(s.kube)
-	if err != nil {
-		return metav1.Time{}, err
-	}
-	theirs, err := kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
+	theirs, err := s.theirTime(ctx)
 	if err != nil {
 		return metav1.Time{}, err
 	}

@@ -136,19 +136,29 @@ func (e *PausedAnewError) Error() string {
 
 // Lift ends the pause that a migration had when it was read, and no other one, whose reason nobody has seen. Afterwards the object is what the server has.
 func Lift(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration) error {
-	key, seen := client.ObjectKeyFromObject(object), object.Spec.Pause
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	seen := object.Spec.Pause
+	return amend(ctx, c, object, func(fresh *migrationv1alpha1.ClusterMigration) error {
+		if pause := fresh.Spec.Pause; pause != nil && !equality.Semantic.DeepEqual(pause, seen) {
+			return &PausedAnewError{Pause: pause}
+		}
+		fresh.Spec.Pause = nil
+		return nil
+	})
+}
+
+// amend changes a migration as the server has it, and the object is that afterwards: a run at work writes there all the time, so what was read is no base for a change.
+func amend(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, change func(fresh *migrationv1alpha1.ClusterMigration) error) error {
+	key := client.ObjectKeyFromObject(object)
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		fresh := &migrationv1alpha1.ClusterMigration{}
 		if err := c.Get(ctx, key, fresh); err != nil {
 			return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
 		}
-		if pause := fresh.Spec.Pause; pause != nil && !equality.Semantic.DeepEqual(pause, seen) {
-			return &PausedAnewError{Pause: pause}
-		}
 		before := fresh.DeepCopy()
-		fresh.Spec.Pause = nil
-		err := c.Patch(ctx, fresh, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner))
-		if err != nil {
+		if err := change(fresh); err != nil {
+			return err
+		}
+		if err := c.Patch(ctx, fresh, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner)); err != nil {
 			return fmt.Errorf("patching ClusterMigration %s: %w", key, err)
 		}
 		fresh.DeepCopyInto(object)
@@ -156,24 +166,15 @@ func Lift(ctx context.Context, c client.Client, object *migrationv1alpha1.Cluste
 	})
 }
 
-// decide writes what somebody has decided into a migration as it is: a run at work writes there all the time. It fails when the migration was taken back since it was read, because what was
+// decide writes what somebody has decided into a migration. It fails when the migration was taken back since it was read, because what was
 // decided may have been about what is there no more.
 func decide(ctx context.Context, c client.Client, object *migrationv1alpha1.ClusterMigration, change func(*migrationv1alpha1.ClusterMigrationSpec)) error {
-	key, seen := client.ObjectKeyFromObject(object), object.DeepCopy()
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		fresh := &migrationv1alpha1.ClusterMigration{}
-		if err := c.Get(ctx, key, fresh); err != nil {
-			return fmt.Errorf("reading ClusterMigration %s: %w", key, err)
+	seen, rollbacks := object.UID, object.Spec.Rollbacks
+	return amend(ctx, c, object, func(fresh *migrationv1alpha1.ClusterMigration) error {
+		if fresh.UID != seen || fresh.Spec.Rollbacks != rollbacks {
+			return fmt.Errorf("ClusterMigration %s: %w", client.ObjectKeyFromObject(fresh), errTakenBackMeanwhile)
 		}
-		if fresh.UID != seen.UID || fresh.Spec.Rollbacks != seen.Spec.Rollbacks {
-			return fmt.Errorf("ClusterMigration %s: %w", key, errTakenBackMeanwhile)
-		}
-		before := fresh.DeepCopy()
 		change(&fresh.Spec)
-		if err := c.Patch(ctx, fresh, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(kube.FieldOwner)); err != nil {
-			return fmt.Errorf("patching ClusterMigration %s: %w", key, err)
-		}
-		fresh.DeepCopyInto(object)
 		return nil
 	})
 }
