@@ -12,14 +12,27 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/impact"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
 
-// apiQuestion is what the API server is asked by the cluster's name.
-const apiQuestion = "API server, by its name"
+// What the API server is asked, whatever people want to know besides.
+const (
+	apiQuestion     = "API server, by its name"
+	etcdQuestion    = "API server, for what only a majority of etcd can tell"
+	serviceQuestion = "API server, by the addresses behind its Service"
+)
+
+// ownQuestions are asked of the cluster whose API servers config leads to.
+func ownQuestions(config *rest.Config) []impact.Question {
+	asked := func(name string, ask func(context.Context, *rest.Config) error) impact.Question {
+		return impact.Question{Name: name, Ask: func(ctx context.Context) error { return ask(ctx, config) }}
+	}
+	return []impact.Question{asked(apiQuestion, kube.Answers), asked(etcdQuestion, kube.AnswersFromEtcd), asked(serviceQuestion, kube.AnswersByService)}
+}
 
 // probeFlags say what a run measures.
 type probeFlags struct {
@@ -49,7 +62,7 @@ func (f *probeFlags) questions() ([]impact.Question, error) {
 		}
 		all = append(all, impact.Question{Name: name, Ask: func(ctx context.Context) error { return answers(ctx, where.String()) }})
 	}
-	if err := impact.Names(append([]impact.Question{{Name: apiQuestion}}, all...)); err != nil {
+	if err := impact.Names(append(ownQuestions(nil), all...)); err != nil {
 		return nil, usage("", "--probe: %s", err)
 	}
 	return all, nil
@@ -103,8 +116,7 @@ func (s *session) measure(ctx context.Context, o runOptions, u *undertaking) (*i
 			leaving = append(leaving, node.Pod.Object.Name)
 		}
 	}
-	api := impact.Question{Name: apiQuestion, Ask: func(ctx context.Context) error { return kube.Answers(ctx, inside) }}
 	return impact.Meter{
-		Clock: s.app.Clock, Every: o.probe.every, Questions: append([]impact.Question{api}, questions...), Client: client, Leaving: leaving,
+		Clock: s.app.Clock, Every: o.probe.every, Questions: append(ownQuestions(inside), questions...), Client: client, Leaving: leaving,
 	}.Start(ctx), nil
 }
