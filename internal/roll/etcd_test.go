@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -50,6 +51,8 @@ type ring struct {
 	// takes are the times of messages to the new member, of which as many were measured as there were looks.
 	takes []time.Duration
 	looks int
+	// behind is how often etcd finds that the learner lacks too much for a vote.
+	behind int
 	// silent: the new member is connected, and nothing comes from it.
 	silent bool
 	// enough is called with the last of the times, or when somebody has looked often enough to promote.
@@ -133,6 +136,13 @@ func (a *asked) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberLi
 }
 
 func (a *asked) MemberPromote(_ context.Context, request *pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
+	a.mu.Lock()
+	behind := a.behind > 0
+	a.behind--
+	a.mu.Unlock()
+	if behind {
+		return nil, rpctypes.ErrGRPCLearnerNotReady
+	}
 	return &pb.MemberPromoteResponse{Header: a.header()}, a.change("promote", func() {
 		for _, m := range a.members {
 			m.IsLearner = m.IsLearner && m.ID != request.ID
@@ -244,6 +254,7 @@ func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
 		return func(r *ring) { r.members = slices.DeleteFunc(r.members, func(m *pb.Member) bool { return m.ID == id }) }
 	}
 	lost := func(r *ring) { r.lose["remove"] = true }
+	behind := func(r *ring) { r.behind = 1 }
 	promote, leave, part := (*Roller).Promote, (*Roller).RemoveLegacyMember, (*Roller).Part
 	for name, test := range map[string]struct {
 		learner bool
@@ -252,6 +263,7 @@ func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
 		want    []string
 	}{
 		"a vote is given":                {true, nil, promote, []string{"doubling", "promote"}},
+		"etcd refuses the vote at first": {true, behind, promote, []string{"doubling", "never double", "doubling", "promote"}},
 		"a vote was given":               {false, nil, promote, nil},
 		"the legacy member leaves":       {false, nil, leave, []string{"remove", "single"}},
 		"the answer is lost":             {false, lost, leave, []string{"remove", "single"}},
@@ -272,6 +284,17 @@ func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
 			assert.Equal(t, test.want, r.told())
 		})
 	}
+}
+
+// TestAMemberThatSomebodyElseAddedStays: nobody's data are removed because a control plane is taken back.
+func TestAMemberThatSomebodyElseAddedStays(t *testing.T) {
+	t.Parallel()
+	r := newRing(false)
+	r.members = append(r.members, &pb.Member{ID: 0x3e, Name: "stranger", PeerURLs: []string{"https://10.9.9.9:2380"}})
+	err := r.join(t).Part(t.Context())
+	require.ErrorIs(t, err, ErrUnwell)
+	require.ErrorContains(t, err, "3e stranger")
+	assert.Empty(t, r.told())
 }
 
 // TestAVoteIsNotGivenToAMemberThatIsFar, and is when it has come near, whatever was measured before.

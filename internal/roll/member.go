@@ -204,7 +204,7 @@ const measuring = 5 * time.Second
 // had, its learner still was connected and caught up, was given its vote, and nothing could be written until it had booted again. That its bootstrap goes on is looked at as well: a machine that has given up,
 // because nobody promoted it in time, leaves its etcd behind, and that one is connected and up to date.
 func (c *Roller) Promote(ctx context.Context) error {
-	good, received := 0, 0.0
+	good, refused := 0, false
 	way := &distance{enough: cmp.Or(c.Slowest, NearEnough)}
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		if c.Clock.Now().Before(way.again) {
@@ -221,24 +221,18 @@ func (c *Roller) Promote(ctx context.Context) error {
 			return "", fmt.Errorf("%w: the new machine's member is gone", ErrUnwell)
 		case !m.Learner:
 			return "", nil
+		case refused:
+			// Only now: asked twice in a moment, etcd refuses a vote to a member that it has just given one.
+			c.single(false)
+			refused = false
 		}
 		peers, err := c.Members.Peers(ctx, c.legacyEndpoint())
 		if err != nil {
 			return "", err
 		}
-		if !peers[m.ID].Active {
+		if wants := way.wants(m.ID, peers[m.ID], c.Clock.Now()); wants != "" {
 			good = 0
-			return "the connection to learner " + m.ID.String(), nil
-		}
-		heard := peers[m.ID].Received > received
-		received = peers[m.ID].Received
-		if !heard {
-			good = 0
-			return "a sign of life of learner " + m.ID.String() + ", which is connected but answers nothing", nil
-		}
-		if way.isFar(m.ID, peers[m.ID], c.Clock.Now()) {
-			good = 0
-			return way.far, nil
+			return wants, nil
 		}
 		if good++; good < steady {
 			return "the connection to learner " + m.ID.String() + " to last", nil
@@ -252,6 +246,7 @@ func (c *Roller) Promote(ctx context.Context) error {
 		}
 		err = c.Members.Promote(ctx, c.legacyEndpoint(), m.ID)
 		if errors.Is(err, etcd.ErrNotCaughtUp) {
+			refused = true
 			return "learner " + m.ID.String() + " to catch up", nil
 		}
 		if err == nil {
@@ -265,9 +260,27 @@ func (c *Roller) Promote(ctx context.Context) error {
 type distance struct {
 	enough, takes time.Duration
 	earlier       etcd.Peer
+	// received is how much had come from it at the last look.
+	received float64
 	// again is when it is worth looking again, and far what is said until then.
 	again time.Time
 	far   string
+}
+
+// wants is what is missing to a learner that can be relied on: a connection, a sign of life since the last look, and a way that is short enough; empty for nothing.
+func (d *distance) wants(learner etcd.ID, peer etcd.Peer, now time.Time) string {
+	if !peer.Active {
+		return "the connection to learner " + learner.String()
+	}
+	heard := peer.Received > d.received
+	d.received = peer.Received
+	switch {
+	case !heard:
+		return "a sign of life of learner " + learner.String() + ", which is connected but answers nothing"
+	case d.isFar(learner, peer, now):
+		return d.far
+	}
+	return ""
 }
 
 // isFar looks at what was measured since the last look, or, when nothing was, at what was measured before.
@@ -317,7 +330,7 @@ func (c *Roller) Part(ctx context.Context) error {
 		if err != nil {
 			return "", err
 		}
-		if err := c.isLegacy(ctx, status.Member); err != nil {
+		if err := failure.Join(c.isLegacy(ctx, status.Member), atMostOneBeside(status.Member, &all)); err != nil {
 			return "", err
 		}
 		for _, m := range all.Members {
@@ -352,6 +365,22 @@ func (c *Roller) Part(ctx context.Context) error {
 		c.single(voted || !seen)
 		return "", nil
 	})
+}
+
+// atMostOneBeside refuses when more members vote beside the legacy one than the one that was added: a stranger's data may be the reason why somebody added it, and which of them is the new machine's
+// nobody can tell any more once its KVMMachine is gone.
+func atMostOneBeside(legacy etcd.ID, all *etcd.Members) error {
+	var voters []string
+	for _, m := range all.Members {
+		if m.ID != legacy && !m.Learner {
+			voters = append(voters, strings.TrimSpace(m.ID.String()+" "+m.Name))
+		}
+	}
+	if len(voters) > 1 {
+		return fmt.Errorf("%w: beside the legacy master's member %s vote %s, and only one was added here; remove what is nobody's (etcdctl member remove ID), then run this again",
+			ErrUnwell, legacy, strings.Join(voters, " and "))
+	}
+	return nil
 }
 
 // isLegacy makes sure that who answers under the legacy etcd's name is not the new machine's: all others are about to be removed.

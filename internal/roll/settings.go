@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,9 +22,12 @@ func settings() (values, lists, files []string) {
 		}, []string{
 			"enable-admission-plugins", "requestheader-allowed-names", "runtime-config",
 		}, []string{
-			"audit-log-path", "audit-policy-file", "encryption-provider-config",
+			"audit-log-path", "audit-policy-file", encryption,
 		}
 }
+
+// encryption names the file that says how objects are encrypted in etcd.
+const encryption = "encryption-provider-config"
 
 // compareSettings compares the flags of both API servers, as their static pods show them.
 func (c *Roller) compareSettings(ctx context.Context) error {
@@ -56,13 +60,22 @@ func (c *Roller) compareSettings(ctx context.Context) error {
 	return nil
 }
 
+// defaults are what an API server takes for settings that are left out, other than nothing (k8s.io/apiserver, pkg/server/options/etcd.go, and kubernetes, pkg/kubeapiserver/options/authentication.go).
+func defaults() map[string]string {
+	return map[string]string{"etcd-prefix": "/registry", "oidc-username-claim": "sub"}
+}
+
 // different are the settings that the new API server has otherwise.
 func different(before, after map[string]string) []string {
 	values, lists, files := settings()
 	var out []string
 	for _, name := range values {
-		// What the old one left out it had by default, and tokens are compared by themselves.
-		if was, is := before[name], after[name]; was != "" && strings.Trim(was, "/") != strings.Trim(is, "/") {
+		was, is := cmp.Or(before[name], defaults()[name]), cmp.Or(after[name], defaults()[name])
+		// kubeadm names an issuer of tokens and the addresses of Services always; what the old one did without them, tokens and Services show by themselves.
+		if was == "" && (name == "service-account-issuer" || name == "service-cluster-ip-range") {
+			continue
+		}
+		if strings.Trim(was, "/") != strings.Trim(is, "/") {
 			out = append(out, fmt.Sprintf("--%s was %q and is %q", name, was, is))
 		}
 	}
@@ -78,6 +91,12 @@ func different(before, after map[string]string) []string {
 		_, was := before[name]
 		if _, is := after[name]; was && !is {
 			out = append(out, fmt.Sprintf("--%s was set and is not", name))
+		}
+	}
+	// The old API server, which serves on beside the new one and goes on alone after a rollback, could not read what the new one encrypts.
+	if _, is := after[encryption]; is {
+		if _, was := before[encryption]; !was {
+			out = append(out, fmt.Sprintf("--%s was not set and is", encryption))
 		}
 	}
 	return out

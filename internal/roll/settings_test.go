@@ -41,6 +41,24 @@ func TestSettingsThatUsersWouldNoticeAreCompared(t *testing.T) {
 	}
 }
 
+func TestSettingsThatOnlyTheNewOneHas(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		after map[string]string
+		want  []string
+	}{
+		"what kubeadm says always":      {map[string]string{"service-account-issuer": "https://api", "service-cluster-ip-range": "10.0.0.0/16", "enable-admission-plugins": "NodeRestriction"}, nil},
+		"records are no harm":           {map[string]string{"audit-policy-file": "/etc/audit.yaml", "audit-log-path": "-"}, nil},
+		"a default that is said":        {map[string]string{"etcd-prefix": "/registry", "oidc-username-claim": "sub"}, nil},
+		"another place in etcd":         {map[string]string{"etcd-prefix": "/elsewhere"}, []string{`--etcd-prefix was "/registry" and is "/elsewhere"`}},
+		"people who were nobody before": {map[string]string{"oidc-issuer-url": "https://dex.example.test"}, []string{`--oidc-issuer-url was "" and is "https://dex.example.test"`}},
+		"a plugin is switched off":      {map[string]string{"disable-admission-plugins": "LimitRanger"}, []string{`--disable-admission-plugins was "" and is "LimitRanger"`}},
+		"what the old one cannot read":  {map[string]string{"encryption-provider-config": "/etc/encryption.yaml"}, []string{"--encryption-provider-config was not set and is"}},
+	} {
+		assert.Equal(t, c.want, different(map[string]string{"profiling": "false"}, c.after), name)
+	}
+}
+
 func TestFlagsOfAStaticPod(t *testing.T) {
 	t.Parallel()
 	pod := func(container any) *unstructured.Unstructured {
