@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, a legacy
 # cluster on virtual machines with a workload in it, which migrate takes through all phases: DEMO=adopt ends when its machines are adopted, DEMO=plan
-# after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end. All phases take about
-# half an hour on two cores without hardware virtualization, which are too few for the worker that WORKERS=1 adds.
+# after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end, and what was written goes with it unless WORK=DIR
+# says where it is kept when something fails. All phases take about half an hour on two cores without hardware virtualization, which are too few for the worker that WORKERS=1 adds; on a fresh
+# machine what they need is built before, which takes more than another half.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,13 +19,23 @@ esac
 
 id=al9qy
 fixture=testdata/fixtures/$id
-work=$(mktemp -d)
+if [ -n "${WORK:-}" ]; then
+	mkdir -p "$WORK"
+	work=$(cd "$WORK" && pwd)
+else
+	work=$(mktemp -d)
+fi
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 clean_up() {
 	status=$?
+	trap '' INT TERM # What is taken down is taken down whole.
 	bin/lab down --dir "$work/lab" || status=1
-	rm -rf "$work"
+	if [ "$status" = 0 ] || [ -z "${WORK:-}" ]; then
+		rm -rf "$work"
+	else
+		echo "what was written is in $work" >&2
+	fi
 	exit "$status"
 }
 trap clean_up EXIT
@@ -56,6 +67,26 @@ bin/migrate plan "$id" --ca-cert "$fixture/ca/ca.crt" --ca-key "$fixture/ca/ca.k
 	-o text -o html=plan.html -o json=plan.json -o markdown=plan.md
 written=(plan.html plan.md plan.json)
 
+# again runs a migration once more when a step of it stopped (exit 6), as its message says: on machines that two cores emulate, what is asked may take longer than a step waits.
+again() {
+	local code
+	for _ in 1 2 3 4 5; do
+		code=0
+		"$@" || code=$?
+		[ "$code" = 6 ] || return "$code"
+	done
+	return 6
+}
+
+# answered asks until there is an answer, for ten minutes at most.
+answered() {
+	local last=$((SECONDS + 600))
+	until "$@"; do
+		[ "$SECONDS" -lt "$last" ] || return 1
+		sleep 5
+	done
+}
+
 # boot starts a legacy cluster with a workload. migrate runs where both API servers answer: in the lab's network.
 boot() {
 	say "a legacy cluster on virtual machines: one master, workers: $workers (without hardware virtualization this takes a while)"
@@ -68,12 +99,12 @@ boot() {
 		hosts=$((4 + workers))
 	fi
 	bin/lab up --dir "$work/lab" --hosts "$hosts" --provider
-	bin/lab legacy up --dir "$work/lab" --faster 10 --workers "$workers"
+	bin/lab legacy up --dir "$work/lab" --faster 10 --workers "$workers" --wait 90m
 	unset KUBECONFIG
 
 	say "what its customer runs (hack/demo/shop.yaml)"
 	workload=("${inside[@]}" kubectl --kubeconfig "$work/lab/legacy/$id/kubeconfig")
-	"${workload[@]}" apply --server-side -f hack/demo/shop.yaml
+	answered "${workload[@]}" apply --server-side -f hack/demo/shop.yaml
 	"${workload[@]}" rollout status --namespace shop deployment/echo --timeout 15m
 	if [ "$workers" -gt 0 ]; then
 		# The port of the management cluster that leads to the workers, whichever they are.
@@ -86,7 +117,13 @@ boot() {
 # adopt makes Machines of the running virtual machines.
 adopt() {
 	say "migrate run $id: checks, then fence, translate, adopt"
-	"${run[@]}" "${probe[@]}" -o text -o html=report.html
+	local meanwhile=("${probe[@]}") address
+	if [ "$workers" = 0 ]; then
+		# The workload runs on the master, whose port is asked for as long as the master is there.
+		address=$("${workload[@]}" get nodes --output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
+		meanwhile=(--probe "shop, at the master=http://$address:30010/")
+	fi
+	again "${run[@]}" "${meanwhile[@]}" -o text -o html=report.html
 
 	say "migrate proof $id: nothing was restarted"
 	"${inside[@]}" "$PWD/bin/migrate" proof "$id"
@@ -98,8 +135,8 @@ adopt() {
 # replace goes on where adopt ended: a new control plane, new workers, and nothing left of the old platform. The report of the last run tells of all of them.
 replace() {
 	say "migrate run $id: the control plane, past the point of no return"
-	"${run[@]}" "${probe[@]}" --until control-plane --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text
-	"${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
+	again "${run[@]}" "${probe[@]}" --until control-plane --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text
+	answered "${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
 
 	say "migrate run $id: the workers"
 	local meanwhile=("${probe[@]}")
@@ -111,17 +148,17 @@ replace() {
 			--output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
 		meanwhile=(--probe "shop, at the control plane=http://$address:30010/")
 	fi
-	"${run[@]}" "${meanwhile[@]}" --until workers --patience 1h -o text
+	again "${run[@]}" "${meanwhile[@]}" --until workers --patience 1h -o text
 
 	say "migrate run $id: the rest of the old platform goes"
-	"${run[@]}" "${probe[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=report.html -o json=report.json
+	again "${run[@]}" "${probe[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=report.html -o json=report.json
 	bin/migrate show report.json --audience customer -o html=customer.html
 
 	say "an ordinary cluster: nothing to plan, nothing to forecast"
-	"${inside[@]}" "$PWD/bin/migrate" plan "$id" --short
-	"${inside[@]}" "$PWD/bin/migrate" forecast "$id"
+	"${inside[@]}" "$PWD/bin/migrate" plan "$id" --short --detailed-exitcode
+	"${inside[@]}" "$PWD/bin/migrate" forecast "$id" --detailed-exitcode
 	"${inside[@]}" kubectl get clusters,machines --all-namespaces
-	"${workload[@]}" get nodes,pods --all-namespaces
+	answered "${workload[@]}" get nodes,pods --all-namespaces
 	written=(customer.html report.json "${written[@]}")
 }
 
