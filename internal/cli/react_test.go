@@ -363,8 +363,8 @@ func TestNumbersThatMeanNothingAreRefused(t *testing.T) {
 		"--surge=-1":         "cannot be negative",
 		"--concurrency=-1":   "cannot be negative",
 		"--control-planes=2": "--control-planes is 2; it can be 1, 3, 5",
-		"--etcd-latency=0s":  "--etcd-latency is 0s; it can be up to 1m",
-		"--etcd-latency=2m":  "--etcd-latency is 2m0s; it can be up to 1m",
+		"--etcd-latency=-1s": "--etcd-latency is -1s; it can be from 0 to 1m",
+		"--etcd-latency=2m":  "--etcd-latency is 2m0s; it can be from 0 to 1m",
 	} {
 		got := run(t, "run", "al9qy", "--yes", flags)
 		assert.Equal(t, CodeUsage, got.code, flags)

@@ -200,7 +200,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.plan, "plan", "", "plan that was agreed to, from migrate plan --out; the run does not begin if anything it used is different now")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
-	cmd.Flags().DurationVar(&o.nearEnough, "etcd-latency", roll.NearEnough, "how long a message to the new member of etcd and back may take before it gets its vote; every write waits for one while there are two members")
+	cmd.Flags().DurationVar(&o.nearEnough, "etcd-latency", roll.NearEnough, "how long a message to the new member of etcd and back may take before it gets its vote; every write waits for one while there are two members, and etcd takes half a minute to measure it; 0 does not ask")
 	cmd.Flags().IntVar(&o.controlPlanes, "control-planes", 1, "how many control plane machines there are at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.29 writes stand still while the second one joins")
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
@@ -516,11 +516,19 @@ func (o *runOptions) check() error {
 	return knownPhase("--to", o.to)
 }
 
+// slowest is how long a message to the new member of etcd may take, for who promotes it: less than nothing where people do not ask.
+func (o *runOptions) slowest() time.Duration {
+	if o.nearEnough == 0 && o.given != nil && o.given("etcd-latency") {
+		return -1
+	}
+	return o.nearEnough
+}
+
 func (o *runOptions) checkNumbers() error {
 	said := func(flag string) bool { return o.given != nil && o.given(flag) }
 	switch {
-	case said("etcd-latency") && (o.nearEnough <= 0 || o.nearEnough > time.Minute):
-		return usage("--etcd-latency "+roll.NearEnough.String(), "--etcd-latency is %s; it can be up to 1m", o.nearEnough)
+	case said("etcd-latency") && (o.nearEnough < 0 || o.nearEnough > time.Minute):
+		return usage("--etcd-latency "+roll.NearEnough.String(), "--etcd-latency is %s; it can be from 0 to 1m", o.nearEnough)
 	case o.limit < 0, o.surge < 0, o.abreast < 0:
 		return usage("", "--max-workers, --surge and --concurrency cannot be negative")
 	case (o.controlPlanes != 0 || said("control-planes")) && !slices.Contains(playbook.ControlPlanes(), o.controlPlanes):
@@ -1122,7 +1130,7 @@ func (s *session) controlPlane(o runOptions, u *undertaking, adopter *adopt.Adop
 	key := client.ObjectKey{Namespace: u.namespace, Name: u.id}
 	return &roll.Roller{
 		Adopter: adopter, Members: members, Credentials: credentials, EtcdPrefix: etcdPrefix(u.found.cluster),
-		Inside: inside, PodDialer: func(config *rest.Config) roll.DialPod { return kube.PodDialer(config) }, Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanesOf(u.object)), Slowest: o.nearEnough,
+		Inside: inside, PodDialer: func(config *rest.Config) roll.DialPod { return kube.PodDialer(config) }, Snapshot: o.snapshot, Typed: typed, Surge: o.ahead(), ControlPlanes: int64(o.controlPlanesOf(u.object)), Slowest: o.slowest(),
 		DrainFor: time.Duration(o.drain.Timeout), Force: drain.OnTimeout(o.drain.OnTimeout) == drain.Force,
 		Gate:  told.Gate,
 		Gated: func(config *rest.Config) *rest.Config { return kube.Gated(config, told) },

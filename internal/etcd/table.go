@@ -66,3 +66,21 @@ func (c *Client) Table(ctx context.Context) (*Table, error) {
 	}
 	return t, nil
 }
+
+// Add adds what a member said by another way than the endpoints of the table.
+func (t *Table) Add(said *Status) {
+	for i := range t.Members {
+		row := &t.Members[i]
+		if row.ID != said.Member || row.Status != nil {
+			continue
+		}
+		row.Status = said
+		switch {
+		case row.Learner:
+		case said.Leader == said.Member:
+			row.Role = Leader
+		default:
+			row.Role = Follower
+		}
+	}
+}

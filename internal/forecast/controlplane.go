@@ -77,6 +77,7 @@ func (l *look) controlPlane(ctx context.Context, k *controlplanev1.KubeadmContro
 	template := k.Spec.MachineTemplate.Spec.InfrastructureRef
 	if _, err := external.GetObjectFromContractVersionedRef(ctx, l.Management, template, k.Namespace); apierrors.IsNotFound(err) {
 		l.waits("until %s/%s exists, of which it makes machines", template.Kind, template.Name)
+		l.unknown("what it makes of its Machines once %s/%s exists", template.Kind, template.Name)
 	} else if err != nil {
 		return err
 	}
@@ -101,6 +102,8 @@ func (l *look) ownMachines(k *controlplanev1.KubeadmControlPlane) (owned collect
 	owned = masters.Filter(collections.Or(controls(k), adoptable.Has))
 	if len(owned) != len(masters) {
 		l.waits("for good: control plane Machines of somebody else exist, and it does not work beside others")
+		// What comes once they are gone was not looked at: nobody may take it for nothing.
+		l.unknown("what it does once control plane Machines of somebody else are gone")
 		return nil, false
 	}
 	return owned, true

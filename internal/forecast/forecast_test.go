@@ -200,7 +200,7 @@ func TestForecast(t *testing.T) {
 		"its template is missing": {
 			scene: func(s *scene) { s.objects = s.objects[1:] },
 			want:  []Action{{plane, CreateMachine, plane, "it has none; its machine would run kubeadm init"}},
-			waits: "until KVMMachineTemplate/masters exists",
+			waits: "until KVMMachineTemplate/masters exists", unknown: "once KVMMachineTemplate/masters exists",
 		},
 		"a certificate authority is missing": {
 			scene: func(s *scene) {
@@ -267,7 +267,7 @@ func TestForecast(t *testing.T) {
 				s.machine("theirs", "KubeadmControlPlane", "other")
 				s.machine("m1", "KubeadmControlPlane", id)
 			},
-			waits: "does not work beside others",
+			waits: "does not work beside others", unknown: "once control plane Machines of somebody else are gone",
 		},
 		"another version": {
 			scene: func(s *scene) { s.machine("m1", "KubeadmControlPlane", id); s.plane.Spec.Version = "v1.23.17" },

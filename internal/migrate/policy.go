@@ -123,7 +123,7 @@ func classOf(err error) string {
 		return "blocked"
 	case errors.Is(err, ErrLockLost), errors.Is(err, ErrMovedOn):
 		return "lock-lost"
-	case errors.Is(err, roll.ErrUnwell), errors.Is(err, roll.ErrDiffers), errors.Is(err, roll.ErrNotCalm), errors.Is(err, roll.ErrNoWay), errors.Is(err, ErrNoReturn):
+	case errors.Is(err, roll.ErrUnwell), errors.Is(err, roll.ErrHeld), errors.Is(err, roll.ErrDiffers), errors.Is(err, roll.ErrNotCalm), errors.Is(err, roll.ErrNoWay), errors.Is(err, ErrNoReturn):
 		return "unsafe"
 	case kube.Transient(err):
 		return "api-away"

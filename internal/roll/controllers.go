@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
@@ -208,8 +209,8 @@ func (c *Roller) HangUp(ctx context.Context) error {
 	if left, err := c.Left(ctx); err != nil || left {
 		return err
 	}
-	// The drain may have taken hours: the leadership may have gone back meanwhile.
-	for _, look := range []func(context.Context) error{c.Lead, c.mayLeave} {
+	// The drain may have taken hours: the leadership may have gone back meanwhile, and people may have held up who is to delete the machine.
+	for _, look := range []func(context.Context) error{c.mayBeRetired, c.Lead, c.mayLeave} {
 		if err := look(ctx); err != nil {
 			return err
 		}
@@ -262,24 +263,73 @@ func (c *Roller) startHangUp(ctx context.Context) error {
 	return err
 }
 
-// mayLeave makes sure that etcd goes on without the legacy member: the new one answers, is well, and leads.
+// mayBeRetired makes sure that nothing keeps Cluster API and the provider from deleting the legacy machine once its etcd has left: its VM would be made anew by its liveness probe, with
+// empty disks, and go on as a Node.
+func (c *Roller) mayBeRetired(ctx context.Context) error {
+	master, err := c.master()
+	if err != nil {
+		return err
+	}
+	cluster, err := c.must(ctx, clusterKind(), c.Picture.ID)
+	if err != nil {
+		return err
+	}
+	if paused, _, err := unstructured.NestedBool(cluster.Object, "spec", "paused"); err != nil || paused {
+		return fmt.Errorf("%w: Cluster/%s is paused; unpause it (spec.paused), then run this again", ErrHeld, c.Picture.ID)
+	}
+	infrastructure, err := c.adopted(ctx, master)
+	if err != nil {
+		return err
+	}
+	if infrastructure == nil {
+		return fmt.Errorf("%w: the KVMMachine of node %s is gone", adopt.ErrReplaced, master.ID)
+	}
+	machine, err := c.must(ctx, machineKind(), infrastructure.GetName())
+	if err != nil {
+		return err
+	}
+	for _, o := range []*unstructured.Unstructured{cluster, machine, infrastructure} {
+		if isPaused(o) {
+			return fmt.Errorf("%w: %s/%s has the annotation %s; take it off, then run this again", ErrHeld, o.GetKind(), o.GetName(), clusterv1.PausedAnnotation)
+		}
+	}
+	return nil
+}
+
+// mayLeave makes sure that etcd goes on without the legacy member: the new one answers, is well, leads, and holds the same. A machine that has crashed since both API servers were compared may
+// hold something else, and what the legacy member holds goes with it.
 func (c *Roller) mayLeave(ctx context.Context) error {
-	return c.poll(ctx, func(ctx context.Context) (string, error) {
+	return c.poll(ctx, func(ctx context.Context) (missing string, err error) {
 		own, err := c.newEtcd(ctx)
 		if err != nil {
 			return "", err
 		}
-		status, err := own.Status(ctx, own.Endpoints()[0])
-		switch err = failure.Join(err, own.Close()); {
-		case err != nil:
-			return "", err
-		case len(status.Errors) > 0:
-			return "", fmt.Errorf("%w: the new member says: %s", ErrUnwell, strings.Join(status.Errors, "; "))
-		case status.Leader != status.Member:
-			return "the new member to lead", nil
-		}
-		return "", nil
+		missing, err = c.holdsAll(ctx, own)
+		return missing, failure.Join(err, own.Close())
 	})
+}
+
+// holdsAll says what the new member lacks to go on alone; empty for nothing.
+func (c *Roller) holdsAll(ctx context.Context, own *etcd.Client) (missing string, err error) {
+	status, err := own.Status(ctx, own.Endpoints()[0])
+	switch {
+	case err != nil:
+		return "", err
+	case len(status.Errors) > 0:
+		return "", fmt.Errorf("%w: the new member says: %s", ErrUnwell, strings.Join(status.Errors, "; "))
+	case status.Leader != status.Member:
+		return "the new member to lead", nil
+	}
+	revision, err := etcd.Same(ctx, etcd.Place{Client: c.Members, Endpoint: c.legacyEndpoint()}, etcd.Place{Client: own, Endpoint: own.Endpoints()[0]})
+	switch {
+	case errors.Is(err, etcd.ErrMoved):
+		return "a revision that both members have", nil
+	case errors.Is(err, etcd.ErrDiffers):
+		return "", fmt.Errorf("%w: %w; the legacy member stays, and the control plane can be taken back", ErrUnwell, err)
+	case err == nil:
+		c.note("both members of etcd hold the same at revision %d", revision)
+	}
+	return "", err
 }
 
 // awaitCalm waits until the legacy API server has been ready for a while: an earlier try may have ended it before. For how long it has, two times of its kubelet tell, whose clock may be another one than

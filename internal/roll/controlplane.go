@@ -69,7 +69,7 @@ type Roller struct {
 	Surge int64
 	// ControlPlanes is how many control plane machines there are in the end; less than two is one.
 	ControlPlanes int64
-	// Slowest is how long a message to the new member of etcd and back may take before it gets its vote; zero is NearEnough.
+	// Slowest is how long a message to the new member of etcd and back may take before it gets its vote; zero is NearEnough, and less than nothing does not ask.
 	Slowest time.Duration
 	// DrainFor is how long a node may take to drain; zero is the patience of every step. Force deletes what has not left by then.
 	DrainFor time.Duration
@@ -109,6 +109,8 @@ var (
 	ErrNoShell = errors.New("there is no image with a shell on the legacy master")
 	// ErrUnwell means that etcd is not in a state in which its members may be changed.
 	ErrUnwell = errors.New("etcd is not well")
+	// ErrHeld means that people keep Cluster API or the provider from doing what a step needs.
+	ErrHeld = errors.New("the legacy machine would not be deleted")
 )
 
 func kcpKind() schema.GroupVersionKind {

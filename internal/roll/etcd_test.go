@@ -73,7 +73,7 @@ func (r *ring) metrics(path string) string {
 	defer r.mu.Unlock()
 	if path == "/metrics" {
 		r.looks++
-		if r.enough != nil && r.looks == max(len(r.takes), 2*steady) {
+		if r.enough != nil && r.looks == r.until() {
 			r.enough()
 		}
 	}
@@ -86,12 +86,23 @@ func (r *ring) metrics(path string) string {
 	if len(r.takes) == 0 {
 		return page
 	}
-	sum, count := 0.0, min(r.looks, len(r.takes))
-	for _, t := range r.takes[:count] {
+	sum, count := 0.0, min(r.looks, unripe+len(r.takes))
+	for _, t := range r.takes[:max(0, count-unripe)] {
 		sum += t.Seconds()
 	}
 	const name = "etcd_network_peer_round_trip_time_seconds"
 	return page + fmt.Sprintf("# TYPE %[1]s histogram\n%[1]s_bucket{To=\"%[2]x\",le=\"+Inf\"} %[3]d\n%[1]s_sum{To=\"%[2]x\"} %[4]g\n%[1]s_count{To=\"%[2]x\"} %[3]d\n", name, newID, count, sum)
+}
+
+// unripe is how often etcd tells of a way of no length before what it tells means anything: with each look a second passes.
+const unripe = int(ripe / pollPause)
+
+// until is how many looks are enough.
+func (r *ring) until() int {
+	if len(r.takes) == 0 {
+		return 2 * steady
+	}
+	return unripe + len(r.takes)
 }
 
 func (r *ring) tell(what string) {
@@ -307,7 +318,7 @@ func TestAVoteIsNotGivenToAMemberThatIsFar(t *testing.T) {
 	c.Note = func(sentence string) { notes = append(notes, sentence) }
 	require.NoError(t, c.Promote(t.Context()))
 	assert.Equal(t, []string{"doubling", "promote"}, r.told())
-	assert.Equal(t, len(r.takes)+steady-1, r.looks, "only when the last one was near")
+	assert.Equal(t, unripe+len(r.takes)+steady-1, r.looks, "only when the last one was near")
 	assert.Contains(t, strings.Join(notes, "\n"), "votes; a message to it and back takes 20ms")
 
 	r = newRing(true)
@@ -315,8 +326,16 @@ func TestAVoteIsNotGivenToAMemberThatIsFar(t *testing.T) {
 	ctx, enough := context.WithCancel(t.Context())
 	r.enough = enough
 	require.Error(t, r.join(t).Promote(ctx))
-	assert.Equal(t, len(r.takes), r.looks, "it was looked at often enough")
+	assert.Equal(t, unripe+len(r.takes), r.looks, "it was looked at often enough")
 	assert.Empty(t, r.told())
+
+	// Who does not ask how far it is does not wait for it either.
+	r = newRing(true)
+	r.takes = []time.Duration{time.Minute}
+	c = r.join(t)
+	c.Slowest = -1
+	require.NoError(t, c.Promote(t.Context()))
+	assert.Equal(t, steady, r.looks)
 }
 
 // TestAVoteIsNotGivenToAMemberThatIsSilent: etcd takes a machine that lost its power for connected and caught up, until its connections time out.

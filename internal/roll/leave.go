@@ -237,6 +237,10 @@ func (c *Roller) removeLegacyMember(ctx context.Context, own *etcd.Client) (miss
 	if err != nil {
 		return "", err
 	}
+	// What the legacy member says of itself is worth no wait.
+	if status, err := c.Members.Status(ctx, c.legacyEndpoint()); err == nil {
+		table.Add(&status)
+	}
 	c.note("etcd before: %s", tableText(table))
 	if err := c.gate(ctx); err != nil {
 		return "", err

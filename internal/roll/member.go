@@ -192,7 +192,7 @@ func (c *Roller) show(ctx context.Context, when string) error {
 const steady = 3
 
 // NearEnough is how long a message to the new member and back may take where nobody says more: half of the time after which etcd elects another leader, as kubeadm and the
-// legacy operators leave it. etcd measures it with requests of their own (etcd_network_peer_round_trip_time_seconds, server/etcdserver/api/rafthttp/probing_status.go), which take
+// legacy operators leave it. etcd measures it with requests of its own (etcd_network_peer_round_trip_time_seconds, server/etcdserver/api/rafthttp/probing_status.go), which take
 // longer than a message of raft where they begin with a handshake of TLS.
 const NearEnough = 500 * time.Millisecond
 
@@ -256,47 +256,68 @@ func (c *Roller) Promote(ctx context.Context) error {
 	})
 }
 
+// ripe is how long a learner has to be connected until what etcd measures of the way counts: etcd asks every four seconds, keeps a mean that begins with nothing and takes an eighth of every answer, and tells
+// it every half minute (v3.5, server/etcdserver/api/rafthttp/probing_status.go, and xiang90/probing, status.go). Before, a way of seconds looks like one of milliseconds.
+const ripe = 30 * time.Second
+
+// unmeasured is after how long a way counts as one that nobody measures.
+const unmeasured = 2 * time.Minute
+
 // distance is what was measured of the way to a learner.
 type distance struct {
+	// enough is below which way it may vote; less than nothing looks at no way.
 	enough, takes time.Duration
 	earlier       etcd.Peer
 	// received is how much had come from it at the last look.
 	received float64
+	// since is when it was seen to be connected.
+	since    time.Time
+	measured bool
 	// again is when it is worth looking again, and far what is said until then.
 	again time.Time
 	far   string
 }
 
-// wants is what is missing to a learner that can be relied on: a connection, a sign of life since the last look, and a way that is short enough; empty for nothing.
+// wants is what is missing to a learner that can be relied on: a connection, a sign of life since the last look, and a way that was measured and is short enough; empty for nothing.
 func (d *distance) wants(learner etcd.ID, peer etcd.Peer, now time.Time) string {
 	if !peer.Active {
+		d.since = time.Time{}
 		return "the connection to learner " + learner.String()
+	}
+	if d.since.IsZero() {
+		d.since, d.measured = now, false
 	}
 	heard := peer.Received > d.received
 	d.received = peer.Received
 	switch {
 	case !heard:
 		return "a sign of life of learner " + learner.String() + ", which is connected but answers nothing"
-	case d.isFar(learner, peer, now):
-		return d.far
+	case d.enough < 0:
+		return ""
+	case now.Sub(d.since) < ripe:
+		d.earlier = peer
+		return "etcd to know how far away learner " + learner.String() + " is"
 	}
-	return ""
+	return d.isFar(learner, peer, now)
 }
 
 // isFar looks at what was measured since the last look, or, when nothing was, at what was measured before.
-func (d *distance) isFar(learner etcd.ID, peer etcd.Peer, now time.Time) bool {
+func (d *distance) isFar(learner etcd.ID, peer etcd.Peer, now time.Time) string {
 	if latest, measured := peer.Since(d.earlier); measured {
-		d.earlier, d.takes = peer, latest
+		d.earlier, d.takes, d.measured = peer, latest, true
 	}
-	if d.takes <= d.enough {
-		return false
+	switch {
+	case !d.measured && now.Sub(d.since) < unmeasured:
+		return "etcd to measure how far away learner " + learner.String() + " is"
+	case d.takes <= d.enough:
+		return ""
 	}
 	d.again = now.Add(measuring)
 	d.far = fmt.Sprintf("learner %s to come nearer: a message to it and back takes %s, and every write would wait for it; %s is near enough", learner, d.takes.Round(time.Millisecond), d.enough)
-	return true
+	return d.far
 }
 
-// roundTrip says how far away a member is, once that was measured: etcd does so every half minute.
+// roundTrip says how far away a member is, if that was measured.
 func roundTrip(takes time.Duration) string {
 	if takes == 0 {
 		return ""

@@ -2,6 +2,7 @@ package adoption
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +21,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -87,7 +89,7 @@ func (x *takeover) resume(ctx context.Context, more ...string) (cli.Code, string
 }
 
 func (x *takeover) arguments(more []string) []string {
-	return append([]string{"--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane, "--etcd-snapshot", filepath.Join(x.o.dir, "etcd.db")}, more...)
+	return append([]string{"--until", plan.PhaseControlPlane, "--approve", plan.PhaseControlPlane, "--etcd-snapshot", filepath.Join(x.o.dir, "etcd.db"), "--etcd-latency", "0s"}, more...)
 }
 
 // back takes the phase back, and nothing else.
@@ -353,8 +355,10 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	assert.Len(t, x.roles(), 2, "nothing is passed that could not be taken back")
 	budget.Status.DisruptionsAllowed = 1
 	require.NoError(t, x.inside.Status().Update(t.Context(), budget))
+	x.notWhileHeld()
 	code, stdout, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
+	assert.Contains(t, decodeEvents(t, x), "both members of etcd hold the same at revision ")
 	probed := alone()
 	t.Logf("a connection for each question: %s", probed)
 	t.Logf("one connection for all: %s", together())
@@ -380,6 +384,27 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	code, _, said = x.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertReplaced(1)
+}
+
+// notWhileHeld does not cross the point of no return while Cluster API is kept from deleting the legacy master's machine.
+func (x *takeover) notWhileHeld() {
+	x.Helper()
+	all := &infrav1.KVMMachineList{}
+	require.NoError(x, x.management.List(x.Context(), all, client.InNamespace(x.o.c.Namespace)))
+	i := slices.IndexFunc(all.Items, func(m infrav1.KVMMachine) bool {
+		return m.Spec.Adopted != nil && m.Spec.Adopted.PodRef.Name == x.o.c.Master
+	})
+	require.GreaterOrEqual(x, i, 0)
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: x.o.c.Namespace, Name: all.Items[i].Name}}
+	pause := func(value string) {
+		require.NoError(x, x.management.Patch(x.Context(), machine, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value))))
+	}
+	pause(`""`)
+	code, _, said := x.run(x.Context(), "--approve", migrate.GateNoReturn)
+	require.Equal(x, cli.CodeStopped, code, said)
+	assert.Contains(x, said, "Machine/"+machine.Name+" has the annotation "+clusterv1.PausedAnnotation)
+	assert.Len(x, x.roles(), 2, "the legacy member stays")
+	pause("null")
 }
 
 // restores runs the command that is named to those who have no way back. etcdctl of the legacy version has the same one as etcdutl.
