@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/blang/semver/v4"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -160,6 +161,34 @@ func (t *translation) clusterConfiguration(o *Object) {
 	pass(fileScheduler, "scheduler", "scheduler-flags", "profiling")
 }
 
+// etcdTags are the images of etcd that a release of kubeadm has named, the oldest first (kubernetes v1.19 to v1.34, cmd/kubeadm/app/constants/constants.go, SupportedEtcdVersion and DefaultEtcdVersion).
+func etcdTags() []string {
+	return []string{
+		"3.4.13-0", "3.5.0-0", "3.5.1-0", "3.5.3-0", "3.5.4-0", "3.5.6-0", "3.5.7-0", "3.5.9-0", "3.5.10-0", "3.5.12-0", "3.5.15-0", "3.5.16-0", "3.5.21-0", "3.5.24-0",
+	}
+}
+
+// etcdTag is the image for an etcd that runs: of the same minor, and of the nearest patch that is not older, because an older one has defects again that the running one is without (3.5.0 to 3.5.2 lose data
+// after a crash). There may be none that is not older; then it is the latest. Empty for a minor without any.
+func etcdTag(running string) string {
+	version, err := semver.Parse(running)
+	if err != nil {
+		return ""
+	}
+	latest := ""
+	for _, tag := range etcdTags() {
+		number, _, _ := strings.Cut(tag, "-")
+		known, err := semver.Parse(number)
+		if err != nil || known.Major != version.Major || known.Minor != version.Minor {
+			continue
+		}
+		if latest = tag; known.GTE(version) {
+			break
+		}
+	}
+	return latest
+}
+
 // etcdImage keeps the running minor: a control plane moves one thing at a time.
 func (t *translation) etcdImage(o *Object, base string) {
 	running := t.component("etcd")
@@ -169,16 +198,12 @@ func (t *translation) etcdImage(o *Object, base string) {
 			break
 		}
 	}
-	var tag string
-	switch version := text(running); {
-	case strings.HasPrefix(version, "3.5."):
-		tag = "3.5.0-0"
-	case strings.HasPrefix(version, "3.4."):
-		tag = "3.4.13-0"
-	case version == "":
+	if text(running) == "" {
 		return
-	default:
-		t.refuse(running, idValue, fmt.Sprintf("etcd %s is not supported: only 3.4 and 3.5 can take a learner from a current kubeadm", version), "upgrade the legacy cluster first")
+	}
+	tag := etcdTag(text(running))
+	if tag == "" {
+		t.refuse(running, idValue, fmt.Sprintf("etcd %s is not supported: only 3.4 and 3.5 can take a learner from a current kubeadm", text(running)), "upgrade the legacy cluster first")
 		return
 	}
 	if want := text(running) + "-0"; want != tag {
