@@ -388,7 +388,7 @@ func Registry() []Check {
 			Hint:  "keep the verified snapshot that the takeover makes until the cluster is finalized",
 			Looks: "The running etcd version.",
 			Why:   "3.5.0 to 3.5.2 can lose consistency after a crash. Below 3.4 there are no learners, and a new member could stop the cluster.",
-			Fix:   "Below 3.4, upgrade the legacy cluster. For 3.5.0 to 3.5.2 a verified snapshot is part of the takeover, and so is a comparison of every object that the new member holds with the old one's, by version; Secrets are compared by value.",
+			Fix:   "Below 3.4, upgrade the legacy cluster. For 3.5.0 to 3.5.2 a verified snapshot is part of the takeover, and so is a comparison of every object that the new member holds with the old one's, by version; Secrets are compared by value. Right before the old member leaves, all that both hold is compared once more.",
 			run:   etcdSound,
 		},
 		{

@@ -215,6 +215,24 @@ func (t *translation) etcdImage(o *Object, base string) {
 	}
 }
 
+// refuseFilesThatStay refuses flags of the API server that name a file which no new machine has: the new one would end as soon as it starts, after its etcd has got its vote.
+func (t *translation) refuseFilesThatStay() {
+	for _, name := range []string{"admission-control-config-file", "oidc-ca-file"} {
+		l := t.flag("--" + name)
+		// kubeadm shows API servers the authorities of their machine (kubernetes v1.22, cmd/kubeadm/app/phases/controlplane/volumes.go).
+		if l == nil || l.text() == "" || slices.ContainsFunc([]string{"/etc/ssl/certs/", "/usr/share/ca-certificates/", "/usr/local/share/ca-certificates/", "/etc/ca-certificates/", "/etc/pki/"}, func(place string) bool {
+			return strings.HasPrefix(l.text(), place)
+		}) {
+			continue
+		}
+		t.refuse(l, idValue, fmt.Sprintf("--%s names %s, which new machines do not have: the new API server would not start", name, l.text()),
+			"go without the flag, or bake the file into the node image below /etc/ssl/certs, and name it there")
+	}
+	if l := t.flag("--audit-policy-file"); l != nil && l.text() != "" && t.setting(legacy.Master, "file:"+fileAuditPolicy) == nil {
+		t.refuse(l, idValue, fmt.Sprintf("--audit-policy-file names %s, and the boot data have no %s: the new API server would not start", l.text(), fileAuditPolicy), "correct the boot data of the master, or go without the flag")
+	}
+}
+
 // sans lists every name under which the legacy API server answers: kubeconfigs and nodes use them for as long as they live.
 func (t *translation) sans(o *Object, base string) {
 	add := func(name string, leaves ...*leaf) {
@@ -253,6 +271,7 @@ func (t *translation) apiServer(arg func(name, value string, rule origin)) {
 	if running := t.flag("--etcd-prefix"); text(prefix) != "" && running != nil && running.text() != text(prefix) {
 		t.refuse(prefix, idContradict, fmt.Sprintf("the KVMConfig says %s, the API server runs with %s", text(prefix), running.text()), "correct the KVMConfig: a wrong prefix shows an empty cluster")
 	}
+	t.refuseFilesThatStay()
 	flags := map[string]origin{}
 	value := map[string]string{}
 	pass := func(rule string, names ...string) {

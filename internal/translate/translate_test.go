@@ -402,6 +402,43 @@ func TestNothingThatLooksLikeATemplateReachesCloudInit(t *testing.T) {
 	}
 }
 
+// TestFilesThatNewMachinesLackAreRefused where a flag of the API server names them: it would not start, after the vote of its etcd.
+func TestFilesThatNewMachinesLackAreRefused(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{
+		"--oidc-ca-file=/etc/kubernetes/ssl/dex.pem":                     "--oidc-ca-file names /etc/kubernetes/ssl/dex.pem, which new machines do not have",
+		"--oidc-ca-file=/etc/ssl/certs/dex.pem":                          "",
+		"--admission-control-config-file=/etc/kubernetes/admission.yaml": "--admission-control-config-file names /etc/kubernetes/admission.yaml",
+		"--audit-policy-file=" + fileAuditPolicy:                         "--audit-policy-file names " + fileAuditPolicy + ", and the boot data have no ",
+	} {
+		cluster := load(t, "al9qy")
+		for i := range cluster.Nodes {
+			ignition := cluster.Nodes[i].Ignition
+			if strings.HasPrefix(flag, "--audit") {
+				ignition.Files = slices.DeleteFunc(ignition.Files, func(f legacy.IgnitionFile) bool { return f.Path == fileAuditPolicy })
+			}
+			for n := range ignition.Files {
+				if file := &ignition.Files[n]; file.Path == fileAPIServer {
+					container := file.Document["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
+					container["command"] = append(slices.Clone(container["command"].([]any)), flag)
+				}
+			}
+		}
+		var said []string
+		for _, f := range New().Translate(cluster, Options{}).Findings {
+			if f.ID == idValue {
+				said = append(said, f.Message)
+			}
+		}
+		if want == "" {
+			assert.Empty(t, said, flag)
+			continue
+		}
+		require.Len(t, said, 1, flag)
+		assert.Contains(t, said[0], want)
+	}
+}
+
 // TestRandomClustersAreTranslatedTheSameWayTwice fills the typed legacy objects with random values and keeps the real machines
 // around them: whatever people wrote, nothing panics, nothing mapped is lost, and the same input gives the same output.
 func TestRandomClustersAreTranslatedTheSameWayTwice(t *testing.T) {
