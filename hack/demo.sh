@@ -135,7 +135,8 @@ adopt() {
 # replace goes on where adopt ended: a new control plane, new workers, and nothing left of the old platform. The report of the last run tells of all of them.
 replace() {
 	say "migrate run $id: the control plane, past the point of no return"
-	again "${run[@]}" "${probe[@]}" --until control-plane --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" -o text
+	again "${run[@]}" "${probe[@]}" --until control-plane --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" \
+		--etcd-latency 5s -o text # half of the time after which etcd of the lab's images elects
 	answered "${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
 
 	say "migrate run $id: the workers"

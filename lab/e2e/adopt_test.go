@@ -171,7 +171,7 @@ func (w *world) workloadAtControlPlane(ctx context.Context) question {
 func (w *world) whileAsked(ctx context.Context, name string, q question, do func(context.Context)) {
 	w.t.Helper()
 	file := filepath.Join(w.work, name+".answers.json")
-	argv := w.inside(w.fortio, "load", "-qps", strconv.Itoa(q.perSecond), "-c", strconv.Itoa(q.askers), "-k", "-keepalive=false", "-t", "0", "-timeout", "30s",
+	argv := w.inside(w.fortio, "load", "-qps", strconv.Itoa(q.perSecond), "-c", strconv.Itoa(q.askers), "-k", "-keepalive=false", "-t", "0", "-timeout", "1m",
 		"-json", file, q.url)
 	asker := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer

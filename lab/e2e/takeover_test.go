@@ -84,7 +84,7 @@ func (w *world) goesOn(until string, more ...string) []string {
 // migrates goes on up to a phase.
 func (w *world) migrates(ctx context.Context, args []string) history.RunReport {
 	w.t.Helper()
-	code, out := w.tryMigrate(ctx, args...)
+	code, out := w.strike(ctx, args)
 	require.Equal(w.t, cli.CodeOK, code, out)
 	var report history.RunReport
 	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
@@ -102,31 +102,37 @@ func (w *world) migrates(ctx context.Context, args []string) history.RunReport {
 // volumeIsFreed does what CHK-ETCD-014 asks people for after a machine was taken back: its volume is emptied, and no longer kept for a claim that is gone.
 func (w *world) volumeIsFreed(ctx context.Context) {
 	w.t.Helper()
-	w.eventually(ctx, medium, "the volume of the machine that is gone is let go and freed", func(ctx context.Context) error {
-		volumes, err := w.list(ctx, w.mc, "persistentvolumes")
+	w.eventually(ctx, medium, "the volume of the machine that is gone is let go and freed", w.freeVolume)
+}
+
+// errNoVolume means that no volume is there whose machine is gone.
+var errNoVolume = errors.New("no volume is released")
+
+// freeVolume frees one volume whose machine is gone.
+func (w *world) freeVolume(ctx context.Context) error {
+	volumes, err := w.list(ctx, w.mc, "persistentvolumes")
+	if err != nil {
+		return err
+	}
+	for i := range volumes {
+		if phase, _, _ := unstructured.NestedString(volumes[i].Object, "status", "phase"); phase != string(corev1.VolumeReleased) {
+			continue
+		}
+		name := volumes[i].GetName()
+		places, err := filepath.Glob(filepath.Join(w.dir, "mc", "hosts", "*", "hostfs", filepath.Dir(legacycluster.EtcdPath), name))
 		if err != nil {
 			return err
 		}
-		for i := range volumes {
-			if phase, _, _ := unstructured.NestedString(volumes[i].Object, "status", "phase"); phase != string(corev1.VolumeReleased) {
-				continue
-			}
-			name := volumes[i].GetName()
-			places, err := filepath.Glob(filepath.Join(w.dir, "mc", "hosts", "*", "hostfs", filepath.Dir(legacycluster.EtcdPath), name))
-			if err != nil {
-				return err
-			}
-			if len(places) != 1 {
-				return fmt.Errorf("volume %s is in %v", name, places)
-			}
-			if err := os.RemoveAll(places[0]); err != nil {
-				return err
-			}
-			_, err = w.mc(ctx, "patch", "persistentvolume", name, "--type", "json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
+		if len(places) != 1 {
+			return fmt.Errorf("volume %s is in %v", name, places)
+		}
+		if err := os.RemoveAll(places[0]); err != nil {
 			return err
 		}
-		return errors.New("no volume is released")
-	})
+		_, err = w.mc(ctx, "patch", "persistentvolume", name, "--type", "json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
+		return err
+	}
+	return errNoVolume
 }
 
 func (w *world) members(ctx context.Context) etcd.Table {
@@ -153,7 +159,7 @@ func (w *world) oneVoterMore(ctx context.Context) {
 
 // controlPlaneMoves crosses the point of no return. One run is killed right after it, when etcd has left the legacy master and its machine is still there, and one before Cluster API is let go.
 func (w *world) controlPlaneMoves(ctx context.Context) {
-	args := w.goesOn("control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"))
+	args := w.goesOn("control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"), "--etcd-latency", emulatedLatency)
 	w.killedAt(ctx, args, "control-plane/retire", "control-plane/hand-over")
 	w.keepTimes(w.migrates(ctx, args))
 	table := w.members(ctx)
@@ -449,15 +455,14 @@ func (w *world) rollsOut(ctx context.Context, kind, name, selector string) (slow
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, before, selector)
 	w.must(ctx, w.clusterctl, "alpha", "rollout", "restart", kind+"/"+name, "-n", organization)
+	var failed []string
 	w.eventually(ctx, 2*long, kind+" "+name+" has other machines", func(ctx context.Context) error {
 		now, err := machines(ctx)
 		if err != nil {
 			return err
 		}
-		if virtual, err := w.list(ctx, w.mc, "kvmmachines", "-n", organization, "-l", selector); err != nil {
+		if failed, err = w.failedIsReplaced(ctx, selector, failed); err != nil {
 			return err
-		} else if problem := problemOf(virtual); errors.Is(problem, errHopeless) {
-			return problem // Nobody here replaces a machine on which kubeadm gave up.
 		}
 		var problems []error
 		for i := range now {
@@ -490,6 +495,28 @@ func (w *world) rollsOut(ctx context.Context, kind, name, selector string) (slow
 	}
 	w.say("  measured: %s %s: %.0f s from a Machine's creation to its ready Node", kind, name, slowest.Seconds())
 	return slowest
+}
+
+// failedIsReplaced deletes a machine on which kubeadm gave up, a few times, and frees its volume: there is no MachineHealthCheck here, and one volume to spare. It returns the names of all that have failed.
+func (w *world) failedIsReplaced(ctx context.Context, selector string, failed []string) ([]string, error) {
+	virtual, err := w.list(ctx, w.mc, "kvmmachines", "-n", organization, "-l", selector)
+	if err != nil {
+		return failed, err
+	}
+	switch name := failedBootstrap(virtual, failed...); {
+	case name != "" && len(failed) == mostFailures:
+		return failed, errors.Join(errHopeless, problemOf(virtual))
+	case name != "":
+		w.say("  kubeadm gave up on %s, so it is deleted: %s", name, tail(fmt.Sprint(problemOf(virtual)), 400))
+		w.must(ctx, w.kubectl, "-n", organization, "delete", "machine", name, "--wait=false")
+		return append(failed, name), nil
+	case len(failed) == 0:
+		return nil, nil
+	}
+	if err := w.freeVolume(ctx); !errors.Is(err, errNoVolume) {
+		return failed, err
+	}
+	return failed, nil
 }
 
 // nothingLegacyAnswers asks the addresses of the legacy machines for API server, etcd and kubelet.
