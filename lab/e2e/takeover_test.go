@@ -89,6 +89,11 @@ func (w *world) migrates(ctx context.Context, args []string) history.RunReport {
 	var report history.RunReport
 	require.NoError(w.t, json.Unmarshal([]byte(out), &report), out)
 	w.say("  measured: %s took %.1f s and %d writes", report.Direction, report.FinishedAt.Sub(report.StartedAt).Seconds(), report.Writes.Total)
+	if report.Impact != nil {
+		for _, a := range report.Impact.Answers {
+			w.say("  measured: %s: %d asked, %d failed, longest time between two answers %s %s", a.Name, a.Asked, a.Failed, a.Gap, a.Error)
+		}
+	}
 	for _, phase := range report.Phases {
 		for _, step := range phase.Steps {
 			for _, note := range step.Notes {
