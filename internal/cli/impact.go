@@ -27,11 +27,16 @@ const (
 )
 
 // ownQuestions are asked of the cluster whose API servers config leads to.
-func ownQuestions(config *rest.Config) []impact.Question {
-	asked := func(name string, ask func(context.Context, *rest.Config) error) impact.Question {
-		return impact.Question{Name: name, Ask: func(ctx context.Context) error { return ask(ctx, config) }}
+func ownQuestions(config *rest.Config) ([]impact.Question, error) {
+	behind, err := kube.NewAsker(config)
+	if err != nil {
+		return nil, err
 	}
-	return []impact.Question{asked(apiQuestion, kube.Answers), asked(etcdQuestion, kube.AnswersFromEtcd), asked(serviceQuestion, kube.AnswersByService)}
+	return []impact.Question{
+		{Name: apiQuestion, Ask: func(ctx context.Context) error { return kube.Answers(ctx, config) }},
+		{Name: etcdQuestion, Ask: behind.FromEtcd},
+		{Name: serviceQuestion, Ask: behind.ByService},
+	}, nil
 }
 
 // probeFlags say what a run measures.
@@ -62,7 +67,7 @@ func (f *probeFlags) questions() ([]impact.Question, error) {
 		}
 		all = append(all, impact.Question{Name: name, Ask: func(ctx context.Context) error { return answers(ctx, where.String()) }})
 	}
-	if err := impact.Names(append(ownQuestions(nil), all...)); err != nil {
+	if err := impact.Names(append([]impact.Question{{Name: apiQuestion}, {Name: etcdQuestion}, {Name: serviceQuestion}}, all...)); err != nil {
 		return nil, usage("", "--probe: %s", err)
 	}
 	return all, nil
@@ -106,6 +111,10 @@ func (s *session) measure(ctx context.Context, o runOptions, u *undertaking) (*i
 		return nil, err
 	}
 	inside := kube.Prepared(config, s.kubeOptions())
+	own, err := ownQuestions(inside)
+	if err != nil {
+		return nil, err
+	}
 	client, err := kubernetes.NewForConfig(inside)
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch cluster %s: %w", u.id, err)
@@ -117,6 +126,6 @@ func (s *session) measure(ctx context.Context, o runOptions, u *undertaking) (*i
 		}
 	}
 	return impact.Meter{
-		Clock: s.app.Clock, Every: o.probe.every, Questions: append(ownQuestions(inside), questions...), Client: client, Leaving: leaving,
+		Clock: s.app.Clock, Every: o.probe.every, Questions: append(own, questions...), Client: client, Leaving: leaving,
 	}.Start(ctx), nil
 }

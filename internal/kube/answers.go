@@ -15,22 +15,34 @@ import (
 
 // Answers asks an API server for its version by a connection of its own, which is closed again: whether the way there leads anywhere now.
 func Answers(ctx context.Context, config *rest.Config) error {
-	_, err := ask(ctx, config, "version")
+	_, err := askOnce(ctx, config)
 	return err
 }
 
-// AnswersFromEtcd asks an API server for an object that every cluster has, as etcd has it now: without a majority of its members, etcd answers such a question as little as it takes
-// a write. The API server's own memory is asked only where a request names a resource version (k8s.io/apiserver, pkg/storage/cacher/cacher.go, Get).
-func AnswersFromEtcd(ctx context.Context, config *rest.Config) error {
-	_, err := ask(ctx, config, "api/v1/namespaces/kube-system")
+// Asker asks an API server for what lies behind it, by a connection that it keeps for as long as there are answers: a handshake for each question would cost a small server more than the answer does.
+type Asker struct {
+	config    *rest.Config
+	transport http.RoundTripper
+}
+
+// NewAsker prepares the questions. It asks nothing yet.
+func NewAsker(config *rest.Config) (*Asker, error) {
+	transport, err := transportOf(config, true)
+	return &Asker{config: config, transport: transport}, err
+}
+
+// FromEtcd asks for an object that every cluster has, as etcd has it now: without a majority of its members, etcd answers such a question as little as it takes a write. The API server's own
+// memory is asked only where a request names a resource version (k8s.io/apiserver, pkg/storage/cacher/cacher.go, Get).
+func (a *Asker) FromEtcd(ctx context.Context) error {
+	_, err := ask(ctx, a.config, a.transport, "api/v1/namespaces/kube-system")
 	return err
 }
 
-// AnswersByService has an API server ask one of the addresses behind the Service by which pods find it: they are what a packet to the Service's cluster IP is sent to. The API server asks
-// without credentials, so a refusal is an answer as well; one that says that it could not get there is not.
-func AnswersByService(ctx context.Context, config *rest.Config) error {
+// ByService has the API server ask one of the addresses behind the Service by which pods find it: they are what a packet to the Service's cluster IP is sent to. It is asked without
+// credentials, so a refusal is an answer as well; one that says that nobody could be reached is not.
+func (a *Asker) ByService(ctx context.Context) error {
 	var refused *refusal
-	_, err := ask(ctx, config, "api/v1/namespaces/default/services/https:kubernetes:https/proxy/version")
+	_, err := ask(ctx, a.config, a.transport, "api/v1/namespaces/default/services/https:kubernetes:https/proxy/version")
 	if errors.As(err, &refused) && refused.code < http.StatusInternalServerError {
 		return nil
 	}
@@ -45,17 +57,36 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("asking %s: it answers %s", r.host, r.status) }
 
-// ask returns the header of an answer.
-func ask(ctx context.Context, config *rest.Config, path string) (http.Header, error) {
+// transportOf leads to an API server, by one connection or by one for each question.
+func transportOf(config *rest.Config, keep bool) (http.RoundTripper, error) {
 	config = rest.CopyConfig(config)
 	secure, err := rest.TLSConfigFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("preparing to ask %s: %w", config.Host, err)
 	}
-	transport, err := rest.HTTPWrappersForConfig(config, &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, DisableKeepAlives: true, DialContext: config.Dial})
+	transport, err := rest.HTTPWrappersForConfig(config, &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, DisableKeepAlives: !keep, IdleConnTimeout: idle, DialContext: config.Dial,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("preparing to ask %s: %w", config.Host, err)
 	}
+	return transport, nil
+}
+
+// idle is after how long a connection is closed that nobody asks by.
+const idle = time.Minute
+
+// askOnce asks for the version, by a connection of its own, and returns the header of the answer.
+func askOnce(ctx context.Context, config *rest.Config) (http.Header, error) {
+	transport, err := transportOf(config, false)
+	if err != nil {
+		return nil, err
+	}
+	return ask(ctx, config, transport, "version")
+}
+
+// ask returns the header of an answer.
+func ask(ctx context.Context, config *rest.Config, transport http.RoundTripper, path string) (http.Header, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the address %s: %w", config.Host, err)
@@ -80,7 +111,7 @@ func ask(ctx context.Context, config *rest.Config, path string) (http.Header, er
 
 // TimeOf is an API server's clock, to the second, as the Date of an answer has it.
 func TimeOf(ctx context.Context, config *rest.Config) (time.Time, error) {
-	header, err := ask(ctx, config, "version")
+	header, err := askOnce(ctx, config)
 	if err != nil {
 		return time.Time{}, err
 	}

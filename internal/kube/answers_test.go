@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 )
 
@@ -25,15 +26,17 @@ func TestWhatCountsAsAnAnswer(t *testing.T) {
 			w.WriteHeader(code)
 		}))
 		config := &rest.Config{Host: server.URL}
-		for what, err := range map[string]error{"by its name": Answers(t.Context(), config), "from etcd": AnswersFromEtcd(t.Context(), config)} {
+		behind, err := NewAsker(config)
+		require.NoError(t, err)
+		for what, err := range map[string]error{"by its name": Answers(t.Context(), config), "from etcd": behind.FromEtcd(t.Context())} {
 			assert.Equal(t, want.own, err == nil, "%d %s: %v", code, what, err)
 		}
-		err := AnswersByService(t.Context(), config)
+		err = behind.ByService(t.Context())
 		assert.Equal(t, want.behind, err == nil, "%d by its Service: %v", code, err)
 		server.Close()
 		assert.ElementsMatch(t, []string{"/version", "/api/v1/namespaces/kube-system", "/api/v1/namespaces/default/services/https:kubernetes:https/proxy/version"}, asked)
-		for _, err := range []error{Answers(t.Context(), config), AnswersFromEtcd(t.Context(), config), AnswersByService(t.Context(), config)} {
-			assert.Error(t, err, "nobody is there any more")
+		for _, err := range []error{Answers(t.Context(), config), behind.FromEtcd(t.Context()), behind.ByService(t.Context())} {
+			require.Error(t, err, "nobody is there any more")
 		}
 	}
 }

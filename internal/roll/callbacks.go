@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// atATime is for how many webhooks an API server is asked at the same time: they are few, and the API server has others to answer.
+// atATime is for how many webhooks, and for how many kinds of objects, an API server is asked at the same time: it has others to answer.
 const atATime = 8
 
 // callee is a Service that the API server calls when it is asked for something.

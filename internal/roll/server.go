@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -274,15 +275,13 @@ func newServer(config *rest.Config) (*server, error) {
 	return s, nil
 }
 
-// compareObjects compares the objects of every resource, at the same moment of etcd.
+// compareObjects compares the objects of every resource, each at one moment of etcd, some resources at a time: etcd needs both members meanwhile, and a hundred questions one after the other take as
+// long as both servers do for each.
 func (s *servers) compareObjects(ctx context.Context) error {
-	names := slices.SortedFunc(maps.Keys(s.before.resources), func(a, b schema.GroupResource) int {
-		if a.String() < b.String() {
-			return -1
-		}
-		return 1
-	})
-	total, kinds := 0, 0
+	names := slices.SortedFunc(maps.Keys(s.before.resources), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) })
+	compared := make([]int, 0, len(names))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atATime)
 	for _, name := range names {
 		old := s.before.resources[name]
 		fresh, both := s.after.resources[name]
@@ -290,17 +289,27 @@ func (s *servers) compareObjects(ctx context.Context) error {
 			s.note("the new API server does not serve %s any more", name)
 			continue
 		}
-		err := s.patiently(ctx, func(ctx context.Context) error {
-			n, err := s.compareResource(ctx, old, fresh)
-			total += n
-			return err
+		compared = append(compared, 0)
+		n := &compared[len(compared)-1]
+		group.Go(func() error {
+			err := s.patiently(ctx, func(ctx context.Context) (err error) {
+				*n, err = s.compareResource(ctx, old, fresh)
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("comparing %s: %w", name, err)
+			}
+			return nil
 		})
-		if err != nil {
-			return fmt.Errorf("comparing %s: %w", name, err)
-		}
-		kinds++
 	}
-	s.note("both API servers show the same %d objects of %d kinds", total, kinds)
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	total := 0
+	for _, n := range compared {
+		total += n
+	}
+	s.note("both API servers show the same %d objects of %d kinds", total, len(compared))
 	return nil
 }
 
