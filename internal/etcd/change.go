@@ -24,7 +24,7 @@ var ErrUnsettled = errors.New("the members are not connected for long enough")
 // A learner that stopped after it had caught up is promoted all the same: the leader goes by what it acknowledged last (etcd v3.5,
 // server/etcdserver/server.go, isLearnerReady), and two voters of which one is gone cannot write any more. So look at Peers first.
 func (c *Client) Promote(ctx context.Context, endpointName string, id ID) error {
-	return c.change(ctx, endpointName, "promotion of member "+id.String(), func(ctx context.Context, e *endpoint) error {
+	return c.ask(ctx, endpointName, "promotion of member "+id.String(), func(ctx context.Context, e *endpoint) error {
 		_, err := e.grpc.MemberPromote(ctx, uint64(id))
 		switch {
 		case errors.Is(err, rpctypes.ErrMemberNotLearner):
@@ -38,7 +38,7 @@ func (c *Client) Promote(ctx context.Context, endpointName string, id ID) error 
 
 // MoveLeader gives the leadership to another voter. Only the leader can; anybody else answers ErrNotLeader.
 func (c *Client) MoveLeader(ctx context.Context, endpointName string, to ID) error {
-	return c.change(ctx, endpointName, "leadership, to give it to member "+to.String(), func(ctx context.Context, e *endpoint) error {
+	return c.ask(ctx, endpointName, "leadership, to give it to member "+to.String(), func(ctx context.Context, e *endpoint) error {
 		_, err := e.grpc.MoveLeader(ctx, uint64(to))
 		if errors.Is(err, rpctypes.ErrNotLeader) {
 			return fmt.Errorf("%w: %w", ErrNotLeader, err)
@@ -49,7 +49,7 @@ func (c *Client) MoveLeader(ctx context.Context, endpointName string, to ID) err
 
 // Remove takes a member out of the cluster. One that is gone already is no error. A server that was removed ends itself.
 func (c *Client) Remove(ctx context.Context, endpointName string, id ID) error {
-	return c.change(ctx, endpointName, "removal of member "+id.String(), func(ctx context.Context, e *endpoint) error {
+	return c.ask(ctx, endpointName, "removal of member "+id.String(), func(ctx context.Context, e *endpoint) error {
 		_, err := e.grpc.MemberRemove(ctx, uint64(id))
 		switch {
 		case errors.Is(err, rpctypes.ErrMemberNotFound):
@@ -61,8 +61,8 @@ func (c *Client) Remove(ctx context.Context, endpointName string, id ID) error {
 	})
 }
 
-// change asks one endpoint to change the cluster, within the client's timeout.
-func (c *Client) change(parent context.Context, endpointName, operation string, do func(ctx context.Context, e *endpoint) error) error {
+// ask asks one endpoint for an answer or a change of the cluster, within the client's timeout.
+func (c *Client) ask(parent context.Context, endpointName, operation string, do func(ctx context.Context, e *endpoint) error) error {
 	e, err := c.at(endpointName, operation)
 	if err != nil {
 		return err

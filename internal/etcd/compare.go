@@ -47,7 +47,7 @@ func Same(ctx context.Context, one, other Place) (revision int64, err error) {
 
 // hash is what a server counts of all keys up to a revision; 0 is its latest.
 func (p Place) hash(ctx context.Context, revision int64) (answer *pb.HashKVResponse, err error) {
-	err = p.Client.change(ctx, p.Endpoint, "hash of all keys", func(ctx context.Context, e *endpoint) error {
+	err = p.Client.ask(ctx, p.Endpoint, "hash of all keys", func(ctx context.Context, e *endpoint) error {
 		answered, err := e.grpc.HashKV(ctx, e.grpc.Endpoints()[0], revision)
 		answer = (*pb.HashKVResponse)(answered)
 		return moved(err)
@@ -57,7 +57,7 @@ func (p Place) hash(ctx context.Context, revision int64) (answer *pb.HashKVRespo
 
 // page reads keys from one on, in their order, at a revision, without asking other members.
 func (p Place) page(ctx context.Context, from string, revision int64) (keys []*mvccpb.KeyValue, more bool, err error) {
-	err = p.Client.change(ctx, p.Endpoint, "reading of all keys", func(ctx context.Context, e *endpoint) error {
+	err = p.Client.ask(ctx, p.Endpoint, "reading of all keys", func(ctx context.Context, e *endpoint) error {
 		answer, err := e.grpc.Get(ctx, from, clientv3.WithFromKey(), clientv3.WithRev(revision), clientv3.WithLimit(pageKeys), clientv3.WithSerializable())
 		if err != nil {
 			return moved(err)

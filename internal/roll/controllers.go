@@ -275,7 +275,7 @@ func (c *Roller) mayBeRetired(ctx context.Context) error {
 		return err
 	}
 	if paused, _, err := unstructured.NestedBool(cluster.Object, "spec", "paused"); err != nil || paused {
-		return fmt.Errorf("%w: Cluster/%s is paused; unpause it (spec.paused), then run this again", ErrHeld, c.Picture.ID)
+		return fmt.Errorf("%[1]w: Cluster/%[2]s is paused; unpause it (kubectl patch --namespace %[3]s cluster %[2]s --type merge --patch '{\"spec\":{\"paused\":false}}'), then run this again", ErrHeld, c.Picture.ID, c.Result.Namespace)
 	}
 	infrastructure, err := c.adopted(ctx, master)
 	if err != nil {
@@ -290,7 +290,8 @@ func (c *Roller) mayBeRetired(ctx context.Context) error {
 	}
 	for _, o := range []*unstructured.Unstructured{cluster, machine, infrastructure} {
 		if isPaused(o) {
-			return fmt.Errorf("%w: %s/%s has the annotation %s; take it off, then run this again", ErrHeld, o.GetKind(), o.GetName(), clusterv1.PausedAnnotation)
+			return fmt.Errorf("%[1]w: %[2]s/%[4]s has the annotation %[5]s; take it off (kubectl annotate --namespace %[3]s %[2]s %[4]s %[5]s-), then run this again",
+				ErrHeld, o.GetKind(), o.GetNamespace(), o.GetName(), clusterv1.PausedAnnotation)
 		}
 	}
 	return nil
@@ -325,7 +326,7 @@ func (c *Roller) holdsAll(ctx context.Context, own *etcd.Client) (missing string
 	case errors.Is(err, etcd.ErrMoved):
 		return "a revision that both members have", nil
 	case errors.Is(err, etcd.ErrDiffers):
-		return "", fmt.Errorf("%w: %w; the legacy member stays, and the control plane can be taken back", ErrUnwell, err)
+		return "", fmt.Errorf("%w: %w; the legacy member stays; take the control plane back: migrate rollback %s --to adopt", ErrUnwell, err, c.Picture.ID)
 	case err == nil:
 		c.note("both members of etcd hold the same at revision %d", revision)
 	}
