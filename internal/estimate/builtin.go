@@ -32,7 +32,7 @@ func builtIn() map[string]Range {
 		"control-plane/reach":        {P50: 5 * s, P90: 30 * s},
 		"control-plane/boot":         {P50: 3 * m, P90: 10 * m},
 		"control-plane/join":         {P50: 4 * m, P90: 12 * m},
-		"control-plane/promote":      {P50: 30 * s, P90: 2 * m},
+		"control-plane/promote":      {P50: m, P90: 3 * m},
 		"control-plane/server":       {P50: 3 * m, P90: 8 * m},
 		"control-plane/serve":        {P50: m, P90: 4 * m},
 		"control-plane/controllers":  {P50: m, P90: 3 * m},

@@ -166,7 +166,7 @@ func (w *world) takenBack(ctx context.Context) {
 	before := w.legacyPods(ctx)
 	code, out := w.strike(ctx, []string{"rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json"})
 	require.Equal(w.t, cli.CodeOK, code, out)
-	w.tellRun(out)
+	w.tellRun(ctx, out)
 	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
 	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
 	w.volumeIsFreed(ctx)
