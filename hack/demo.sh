@@ -2,9 +2,10 @@
 # The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, a legacy
 # cluster on virtual machines with a workload in it, which migrate takes through all phases: DEMO=adopt ends when its machines are adopted, DEMO=plan
 # after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end, and what was written goes with it unless WORK=DIR
-# says where it is kept when something fails. All phases take about half an hour on two cores without hardware virtualization, which are too few for the worker that WORKERS=1 adds; on a fresh
-# machine what they need is built before, which takes more than another half.
+# names a directory to keep it below when something fails. All phases take half an hour to an hour on two cores without hardware virtualization, which are too few for the worker that
+# WORKERS=1 adds; on a fresh machine what they need is built before, which takes more than another half.
 set -euo pipefail
+kept=${WORK:+$(realpath --canonicalize-missing "$WORK")} # A relative one is the caller's.
 cd "$(dirname "$0")/.."
 
 until=${DEMO:-all}
@@ -19,9 +20,9 @@ esac
 
 id=al9qy
 fixture=testdata/fixtures/$id
-if [ -n "${WORK:-}" ]; then
-	mkdir -p "$WORK"
-	work=$(cd "$WORK" && pwd)
+if [ -n "$kept" ]; then
+	mkdir -p "$kept"
+	work=$(mktemp -d "$kept/demo.XXXXXX")
 else
 	work=$(mktemp -d)
 fi
@@ -30,8 +31,14 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 clean_up() {
 	status=$?
 	trap '' INT TERM # What is taken down is taken down whole.
-	bin/lab down --dir "$work/lab" || status=1
-	if [ "$status" = 0 ] || [ -z "${WORK:-}" ]; then
+	if [ "$status" != 0 ] && [ -n "$kept" ] && [ -d "$work/lab/mc/logs" ]; then
+		cp -r "$work/lab/mc/logs" "$work" || echo "the lab's logs are lost" >&2
+	fi
+	if ! bin/lab down --dir "$work/lab"; then
+		echo "what runs of the lab is told in $work/lab" >&2
+		exit 1
+	fi
+	if [ "$status" = 0 ] || [ -z "$kept" ]; then
 		rm -rf "$work"
 	else
 		echo "what was written is in $work" >&2
@@ -67,22 +74,26 @@ bin/migrate plan "$id" --ca-cert "$fixture/ca/ca.crt" --ca-key "$fixture/ca/ca.k
 	-o text -o html=plan.html -o json=plan.json -o markdown=plan.md
 written=(plan.html plan.md plan.json)
 
-# again runs a migration once more when a step of it stopped (exit 6), as its message says: on machines that two cores emulate, what is asked may take longer than a step waits.
+# again runs a migration once more when it could not begin (exit 1 or 3) or a step of it stopped (exit 6), as its message says: on machines that two cores emulate, what is asked may
+# take longer than a check or a step waits.
 again() {
 	local code
 	for _ in 1 2 3 4 5; do
 		code=0
 		"$@" || code=$?
-		[ "$code" = 6 ] || return "$code"
+		case $code in 1 | 3 | 6) sleep 15 ;; *) return "$code" ;; esac
 	done
-	return 6
+	return "$code"
 }
 
-# answered asks until there is an answer, for ten minutes at most.
+# answered asks until there is an answer, for ten minutes at most. That something is blocked (exit 3) is one.
 answered() {
-	local last=$((SECONDS + 600))
-	until "$@"; do
-		[ "$SECONDS" -lt "$last" ] || return 1
+	local code last=$((SECONDS + 600))
+	while true; do
+		code=0
+		"$@" || code=$?
+		case $code in 0 | 3) return "$code" ;; esac
+		[ "$SECONDS" -lt "$last" ] || return "$code"
 		sleep 5
 	done
 }
@@ -105,7 +116,7 @@ boot() {
 	say "what its customer runs (hack/demo/shop.yaml)"
 	workload=("${inside[@]}" kubectl --kubeconfig "$work/lab/legacy/$id/kubeconfig")
 	answered "${workload[@]}" apply --server-side -f hack/demo/shop.yaml
-	"${workload[@]}" rollout status --namespace shop deployment/echo --timeout 15m
+	answered "${workload[@]}" rollout status --namespace shop deployment/echo --timeout 15m
 	if [ "$workers" -gt 0 ]; then
 		# The port of the management cluster that leads to the workers, whichever they are.
 		local port
@@ -120,13 +131,13 @@ adopt() {
 	local meanwhile=("${probe[@]}") address
 	if [ "$workers" = 0 ]; then
 		# The workload runs on the master, whose port is asked for as long as the master is there.
-		address=$("${workload[@]}" get nodes --output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
+		address=$(answered "${workload[@]}" get nodes --output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
 		meanwhile=(--probe "shop, at the master=http://$address:30010/")
 	fi
 	again "${run[@]}" "${meanwhile[@]}" -o text -o html=report.html
 
 	say "migrate proof $id: nothing was restarted"
-	"${inside[@]}" "$PWD/bin/migrate" proof "$id"
+	answered "${inside[@]}" "$PWD/bin/migrate" proof "$id"
 	"${inside[@]}" "$PWD/bin/migrate" status
 	"${inside[@]}" kubectl get machines --all-namespaces -o wide
 	bin/lab legacy status --dir "$work/lab"
@@ -136,7 +147,7 @@ adopt() {
 replace() {
 	say "migrate run $id: the control plane, past the point of no return"
 	again "${run[@]}" "${probe[@]}" --until control-plane --approve control-plane --approve point-of-no-return --patience 1h --etcd-snapshot "$work/etcd.db" \
-		--etcd-latency 5s -o text # half of the time after which etcd of the lab's images elects
+		--etcd-latency 5s -o text -o html=report.html # half of the time after which etcd of the lab's images elects
 	answered "${inside[@]}" "$PWD/bin/migrate" etcd members "$id"
 
 	say "migrate run $id: the workers"
@@ -149,7 +160,7 @@ replace() {
 			--output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
 		meanwhile=(--probe "shop, at the control plane=http://$address:30010/")
 	fi
-	again "${run[@]}" "${meanwhile[@]}" --until workers --patience 1h -o text
+	again "${run[@]}" "${meanwhile[@]}" --until workers --patience 1h -o text -o html=report.html
 
 	say "migrate run $id: the rest of the old platform goes"
 	again "${run[@]}" "${probe[@]}" --until finalize --approve finalize --soak 1s --patience 1h -o text -o html=report.html -o json=report.json
@@ -157,7 +168,7 @@ replace() {
 
 	say "an ordinary cluster: nothing to plan, nothing to forecast"
 	"${inside[@]}" "$PWD/bin/migrate" plan "$id" --short --detailed-exitcode
-	"${inside[@]}" "$PWD/bin/migrate" forecast "$id" --detailed-exitcode
+	answered "${inside[@]}" "$PWD/bin/migrate" forecast "$id" --detailed-exitcode
 	"${inside[@]}" kubectl get clusters,machines --all-namespaces
 	answered "${workload[@]}" get nodes,pods --all-namespaces
 	written=(customer.html report.json "${written[@]}")
@@ -172,6 +183,7 @@ if [ "$until" = plan ]; then
 elif [ "$(id -u)" != 0 ]; then
 	say "the second half, with virtual machines, is left out: it needs root"
 else
+	rm -f report.html report.json customer.html # of an earlier demonstration
 	boot
 	adopt
 	written=(report.html "${written[@]}")
