@@ -136,7 +136,7 @@ func TestAWebhookThatNeverAnswersIsNotReached(t *testing.T) {
 	ended := make(chan struct{})
 	s := answering(t, map[string]func() int{"shop/silent:443": func() int { <-ended; return http.StatusOK }, "shop/quick:443": func() int { return http.StatusOK }})
 	t.Cleanup(func() { close(ended) })
-	s.callee = 50 * time.Millisecond
+	s.callee = 5 * time.Second // The quick one has to answer in it.
 	silent, quick := callee{"shop", "silent", 443}, callee{"shop", "quick", 443}
 	reached, missing, err := s.reached(t.Context(), []callee{silent, quick})
 	require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -131,7 +130,7 @@ func TestAWindowClosesAfterTheControlPlane(t *testing.T) {
 	second.apart = true
 	looked := filepath.Join(second.dir, "looked.yaml")
 	require.NoError(t, os.WriteFile(looked, []byte("apiVersion: migration.giantswarm.io/v1alpha1\nkind: Playbook\nspec:\n  workers: {surge: 2}\n"+asks), 0o600))
-	second.env = []string{aheadEnv + "=" + time.Until(opens.Add(-10*time.Second)).String()}
+	second.env = []string{aheadEnv + "=" + time.Until(opens.Add(-time.Minute)).String()}
 	code, _, said = until(second, "--wait", "--playbook", nights, "--playbook", looked)
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, said, "no window is open for another worker; the next one begins at "+opens.Format("Mon 2006-01-02 15:04 MST"))
@@ -199,14 +198,12 @@ func (l laterAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// freeAddress is one at which nobody listens.
+// freeAddress is one at which nobody listens, and which nobody else is given.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	var config net.ListenConfig
-	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	ports, err := world.Management.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	return listener.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
 // scraped is what a program says of itself; what was wrong when it does not.

@@ -3,8 +3,10 @@ package adoption
 import (
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/manifest"
@@ -24,6 +26,14 @@ func (x *takeover) withDocumentedRights() {
 			require.NoError(x, err, manifest.Describe(o))
 		}
 	}
+	// Who authorizes hears of a new binding a moment later.
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: unattended, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: "provider.giantswarm.io", Resource: "kvmconfigs"},
+	}}
+	require.Eventually(x, func() bool {
+		asked := review.DeepCopy()
+		return x.management.Create(x.Context(), asked) == nil && asked.Status.Allowed
+	}, time.Minute, 100*time.Millisecond, "the rights of %s", unattended)
 	raw, err := world.Management.KubeconfigFor(unattended)
 	require.NoError(x, err)
 	require.NoError(x, os.WriteFile(filepath.Join(x.o.dir, "kubeconfig"), raw, 0o600))

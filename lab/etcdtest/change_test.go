@@ -115,17 +115,18 @@ func TestALearnerThatLostItsPowerIsHeardNoMore(t *testing.T) {
 			require.Eventually(t, func() bool { now := look(); return now.Active && now.Received > received }, soon, often, "it answers heartbeats, without a write")
 
 			fresh.Freeze()
-			silent := 0
+			silent, known := 0, false
 			require.Eventually(t, func() bool {
 				now := look()
 				if now.Received == received {
 					silent++
+					known = known || now.Active // for five seconds after what it heard last
 				} else {
 					silent, received = 0, now.Received
 				}
 				return silent > 3 //nolint:mnd // looks in a row
 			}, soon, often)
-			assert.True(t, look().Active, "etcd does not know")
+			assert.True(t, known, "etcd does not know")
 			require.NoError(t, client.Promote(t.Context(), old.URL, etcd.ID(added.Member.ID)), "and gives it a vote")
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()

@@ -189,7 +189,7 @@ func TestALegacyMemberBehindAnIngressIsReadAndItsRestartSeen(t *testing.T) {
 func TestRestartAndReplacementAmongThreeAreToldApart(t *testing.T) {
 	t.Parallel()
 	needPrograms(t)
-	servers := etcdtest.Start(t, etcdtest.Options{Names: []string{"a", "b", "c"}})
+	servers := etcdtest.Start(t, etcdtest.Options{Names: []string{"a", "b", "c"}, Steady: true})
 	client := servers.Client(t)
 	before := agedEvidence(t, client)
 	require.Len(t, before.Etcd.Members, 3)
@@ -267,7 +267,7 @@ func TestErrorsSayWhoWasAskedWhatAndWhy(t *testing.T) {
 		"a certificate for other names": {etcd.Endpoint{URL: "https://other.example.test:443", Address: servers.Members[0].Address}, ours, "not other.example.test"},
 		"a client nobody knows":         {etcd.Endpoint{URL: good}, etcd.TLS{CA: ours.CA, Cert: strangersPair.Cert, Key: strangersPair.Key}, "tls: "},
 	} {
-		client, err := etcd.New(etcd.Options{Endpoints: []etcd.Endpoint{c.endpoint}, TLS: c.tls, Dial: new(net.Dialer).DialContext, Timeout: 3 * time.Second})
+		client, err := etcd.New(etcd.Options{Endpoints: []etcd.Endpoint{c.endpoint}, TLS: c.tls, Dial: new(net.Dialer).DialContext, Timeout: soon})
 		require.NoError(t, err)
 		_, membersErr := client.Members(t.Context())
 		_, statusErr := client.Status(t.Context(), c.endpoint.URL)

@@ -46,6 +46,8 @@ type Options struct {
 	Address string
 	// Authority signs everything; a new one when nil.
 	Authority *pki.Authority
+	// Steady has a leader keep its lead until it was not heard of for ten seconds, two when false: for tests that count terms.
+	Steady bool
 }
 
 // Cluster is an etcd cluster that lives as long as its test.
@@ -226,6 +228,10 @@ func (m *Member) run(state string, environment ...string) {
 		all = append(all, other.Name+"="+other.Peer)
 	}
 	file := func(name string) string { return filepath.Join(c.dir, name) }
+	election := "2000"
+	if c.opts.Steady {
+		election = "10000"
+	}
 	m.cmd = exec.CommandContext(context.WithoutCancel(c.t.Context()), c.program,
 		"--name="+m.Name, "--data-dir="+m.dir, "--log-level=error", "--logger=zap",
 		"--listen-client-urls="+m.URL, "--advertise-client-urls="+m.URL, "--listen-peer-urls="+m.listenPeer, "--initial-advertise-peer-urls="+m.Peer,
@@ -234,7 +240,7 @@ func (m *Member) run(state string, environment ...string) {
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("server.crt"), "--peer-key-file="+file("server.key"),
 		"--unsafe-no-fsync",
 		// Tests say who leads. By default a leader that was not heard of for a second has lost the lead, which a busy machine brings about.
-		"--heartbeat-interval=100", "--election-timeout=2000",
+		"--heartbeat-interval=100", "--election-timeout="+election,
 	)
 	m.cmd.Env = append(os.Environ(), environment...)
 	m.cmd.Stdout, m.cmd.Stderr = c.t.Output(), c.t.Output()

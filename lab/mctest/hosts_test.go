@@ -92,7 +92,7 @@ func serve() error {
 }
 
 func insecure() *http.Client {
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	return &http.Client{Timeout: soon, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}}
 }
@@ -303,7 +303,9 @@ func TestPodsOfADeadHostAreGoneAndComeBack(t *testing.T) {
 	require.NoError(t, cluster.KillComponent(t.Context(), mc.HostName(2)))
 
 	assert.Eventually(t, func() bool {
-		_, err := get(t.Context(), insecure(), address, "")
+		brief := insecure()
+		brief.Timeout = 5 * time.Second
+		_, err := get(t.Context(), brief, address, "")
 		return err != nil
 	}, soon, often, "a machine without power runs nothing")
 	require.NoError(t, cluster.StartComponent(t.Context(), mc.HostName(2)))

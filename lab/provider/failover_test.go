@@ -58,7 +58,7 @@ func (d *demo) candidate(t *testing.T, name string, lease time.Duration) string 
 		Argv: []string{
 			program, "--kubeconfig=" + d.management.KubeconfigPath(), "--namespace=" + d.namespace, "--launcher-image=vm-launcher:test",
 			"--leader-elect", "--leader-elect-namespace=" + d.namespace, "--leader-elect-lease-duration=" + lease.String(),
-			"--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s", "--health-addr=" + health,
+			"--leader-elect-renew-deadline=" + (lease - 2*time.Second).String(), "--leader-elect-retry-period=1s", "--health-addr=" + health,
 			fmt.Sprintf("--diagnostics-address=127.0.0.1:%d", ports[1]), "--insecure-diagnostics",
 			"--webhook-host=127.0.0.1", fmt.Sprintf("--webhook-port=%d", ports[2]), "--webhook-cert-dir=" + certs,
 		},
@@ -107,7 +107,7 @@ func TestAnotherManagerTakesOver(t *testing.T) {
 		"from one that was told to end": {func(c *mc.Cluster, ctx context.Context, name string) error {
 			return c.EndComponent(ctx, name, time.Minute)
 		}, time.Hour},
-		"from one that was killed": {(*mc.Cluster).KillComponent, 10 * time.Second},
+		"from one that was killed": {(*mc.Cluster).KillComponent, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

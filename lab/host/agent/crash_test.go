@@ -10,11 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/host/agent"
@@ -113,9 +115,10 @@ func processes(t *testing.T, word string) []string {
 func cables(t *testing.T, host string) []string {
 	t.Helper()
 	var links []netlink.Link
-	// Other tests' pods come and go meanwhile, which interrupts a list.
+	// Other tests' pods come and go meanwhile, which interrupts a list, and the next one as well.
+	often := wait.Backoff{Steps: 500, Duration: 10 * time.Millisecond}
 	interrupted := func(err error) bool { return errors.Is(err, netlink.ErrDumpInterrupted) }
-	require.NoError(t, retry.OnError(retry.DefaultBackoff, interrupted, func() (err error) {
+	require.NoError(t, retry.OnError(often, interrupted, func() (err error) {
 		links, err = netlink.LinkList()
 		return err
 	}))

@@ -198,6 +198,7 @@ func TestInitContainersRunInOrderBesideSidecars(t *testing.T) {
 		}
 	}))
 	p := h.wait("init", "it is ready", isReady)
+	h.waitLog("init", "two")
 	assert.Equal(t, "one\nside\ntwo\n", h.logs("init", corev1.PodLogOptions{Container: "main"}))
 	assert.Equal(t, "Completed", p.Status.InitContainerStatuses[0].State.Terminated.Reason)
 	assert.NotNil(t, p.Status.InitContainerStatuses[1].State.Running)
@@ -208,18 +209,22 @@ func TestInitContainersRunInOrderBesideSidecars(t *testing.T) {
 func TestFailingLivenessProbeRestartsTheContainer(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.create(h.pod("alive", "touch /tmp/alive; trap 'echo asked; exit 5' TERM; while :; do sleep 0.1; done", func(p *corev1.Pod) {
+	h.create(h.pod("alive", "touch /tmp/alive; trap 'echo asked; exit 5' TERM; echo up; while :; do sleep 0.1; done", func(p *corev1.Pod) {
+		// A busy machine may need a while until the shell hears that it has to end, and until it answers.
+		const longer = 30
+		p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](longer)
 		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{
-			PeriodSeconds: 1, FailureThreshold: 2, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "/tmp/alive"}}},
+			PeriodSeconds: 1, FailureThreshold: 2, TimeoutSeconds: longer, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "/tmp/alive"}}},
 		}
 	}))
 	h.wait("alive", "it is ready", isReady)
+	h.waitLog("alive", "up")
 	_, _, err := h.exec("alive", "", false, "rm", "/tmp/alive")
 	require.NoError(t, err)
 
 	p := h.wait("alive", "it is restarted", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount == 1 && isRunning(p) })
 	assert.EqualValues(t, 5, p.Status.ContainerStatuses[0].LastTerminationState.Terminated.ExitCode)
-	assert.Equal(t, "asked\n", h.logs("alive", corev1.PodLogOptions{Previous: true}))
+	assert.Equal(t, "up\nasked\n", h.logs("alive", corev1.PodLogOptions{Previous: true}))
 	assert.Eventually(t, func() bool {
 		return strings.Contains(strings.Join(h.events("alive", "Killing"), " "), "failed liveness probe, will be restarted") &&
 			len(h.events("alive", "Unhealthy")) > 0

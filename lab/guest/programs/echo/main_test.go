@@ -26,7 +26,7 @@ func TestWhoIsToldToEndServesOnForAWhile(t *testing.T) {
 		}
 		return err
 	}
-	const longer = 2 * time.Second
+	const longer = 10 * time.Second
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- serveOn(ctx, listener, longer) }()
