@@ -21,9 +21,8 @@ import (
 
 // What the API server is asked, whatever people want to know besides.
 const (
-	apiQuestion     = "API server, by its name"
-	etcdQuestion    = "API server, for what only a majority of etcd can tell"
-	serviceQuestion = "API server, by the addresses behind its Service"
+	apiQuestion  = "API server, by its name"
+	etcdQuestion = "API server, for what only a majority of etcd can tell"
 )
 
 // ownQuestions are asked of the cluster whose API servers config leads to.
@@ -35,7 +34,6 @@ func ownQuestions(config *rest.Config) ([]impact.Question, error) {
 	return []impact.Question{
 		{Name: apiQuestion, Ask: func(ctx context.Context) error { return kube.Answers(ctx, config) }},
 		{Name: etcdQuestion, Ask: behind.FromEtcd},
-		{Name: serviceQuestion, Ask: behind.ByService},
 	}, nil
 }
 
@@ -67,7 +65,7 @@ func (f *probeFlags) questions() ([]impact.Question, error) {
 		}
 		all = append(all, impact.Question{Name: name, Ask: func(ctx context.Context) error { return answers(ctx, where.String()) }})
 	}
-	if err := impact.Names(append([]impact.Question{{Name: apiQuestion}, {Name: etcdQuestion}, {Name: serviceQuestion}}, all...)); err != nil {
+	if err := impact.Names(append([]impact.Question{{Name: apiQuestion}, {Name: etcdQuestion}}, all...)); err != nil {
 		return nil, usage("", "--probe: %s", err)
 	}
 	return all, nil

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,25 +36,6 @@ func (a *Asker) FromEtcd(ctx context.Context) error {
 	_, err := ask(ctx, a.config, a.transport, "api/v1/namespaces/kube-system")
 	return err
 }
-
-// ByService has the API server ask one of the addresses behind the Service by which pods find it: they are what a packet to the Service's cluster IP is sent to. It is asked without
-// credentials, so a refusal is an answer as well; one that says that nobody could be reached is not.
-func (a *Asker) ByService(ctx context.Context) error {
-	var refused *refusal
-	_, err := ask(ctx, a.config, a.transport, "api/v1/namespaces/default/services/https:kubernetes:https/proxy/version")
-	if errors.As(err, &refused) && refused.code < http.StatusInternalServerError {
-		return nil
-	}
-	return err
-}
-
-// refusal is an answer other than the one that was asked for.
-type refusal struct {
-	code         int
-	host, status string
-}
-
-func (r *refusal) Error() string { return fmt.Sprintf("asking %s: it answers %s", r.host, r.status) }
 
 // transportOf leads to an API server, by one connection or by one for each question.
 func transportOf(config *rest.Config, keep bool) (http.RoundTripper, error) {
@@ -104,7 +84,7 @@ func ask(ctx context.Context, config *rest.Config, transport http.RoundTripper, 
 		return nil, fmt.Errorf("asking %s: %w", config.Host, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, &refusal{code: response.StatusCode, host: config.Host, status: response.Status}
+		return nil, fmt.Errorf("asking %s: it answers %s", config.Host, response.Status)
 	}
 	return response.Header, nil
 }
