@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +24,9 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
 )
 
 // defaultEtcdPrefix is the prefix of legacy API servers, for snapshots without their cluster (legacy-system.md 6).
@@ -250,10 +251,10 @@ func (s *session) etcdOf(ctx context.Context, source sourceFlags, id string) (cl
 	return client, etcdPrefix(cluster), nil
 }
 
-// takenOver is the migration of a cluster whose legacy control plane is gone; nil when it is there.
+// takenOver is the migration of a cluster whose legacy control plane is gone, or has left etcd at least; nil when it is there.
 func (s *session) takenOver(ctx context.Context, reader ctrlclient.Reader, id string) (*migrationv1alpha1.ClusterMigration, error) {
 	return migrationThat(ctx, reader, id, func(m *migrationv1alpha1.ClusterMigration) bool {
-		return meta.IsStatusConditionTrue(m.Status.Conditions, migrationv1alpha1.ControlPlaneReplacedCondition)
+		return migrate.Left(m) || meta.IsStatusConditionTrue(m.Status.Conditions, migrationv1alpha1.ControlPlaneReplacedCondition)
 	})
 }
 
@@ -291,7 +292,7 @@ func (s *session) newEtcd(ctx context.Context, live *kube.ReadOnly, key ctrlclie
 		endpoints = append(endpoints, etcd.Endpoint{URL: "https://" + net.JoinHostPort("127.0.0.1", etcdClientPort), Name: "pod " + pod, Address: pod + ":" + etcdClientPort})
 	}
 	dial := kube.PodDialer(inside)
-	client, err := etcd.New(etcd.Options{Endpoints: endpoints, TLS: credentials, Timeout: throughPods, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
+	client, err := etcd.New(etcd.Options{Endpoints: endpoints, TLS: credentials, Timeout: roll.ThroughAPod, Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 		pod, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, fmt.Errorf("reading the address %s: %w", address, err)
@@ -305,9 +306,6 @@ func (s *session) newEtcd(ctx context.Context, live *kube.ReadOnly, key ctrlclie
 	prefix, err := newPrefix(ctx, live.Reader, key)
 	return client, prefix, err
 }
-
-// throughPods is how long one question may take: it goes by way of two API servers and a kubelet, any of which may be starting.
-const throughPods = 30 * time.Second
 
 const (
 	etcdClientPort   = "2379"

@@ -458,9 +458,6 @@ func (e *examiner) askEtcd(ctx context.Context, cluster *legacy.Cluster) func() 
 	}
 }
 
-// insideTimeout is for lists of some thousand pods.
-const insideTimeout = 30 * time.Second
-
 // askInside begins to ask a workload cluster, and returns how to get the answer; nil when there is none to ask.
 func askInside[T any](ctx context.Context, connect func() (*kube.ReadOnly, error), ask func(context.Context, *kube.ReadOnly) (*T, error)) func() (*T, error) {
 	var (

@@ -131,7 +131,7 @@ func (s *session) insideOf(ctx context.Context, management client.Reader, cluste
 		return nil, err
 	}
 	opts := s.kubeOptions()
-	opts.Timeout = workloadTimeout
+	opts.Timeout = insideTimeout
 	inside, err := kube.ForConfig(config, opts)
 	if err != nil {
 		return nil, err

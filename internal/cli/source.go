@@ -20,8 +20,11 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
-// workloadTimeout is how long a workload cluster may take to answer before its Nodes count as unknown.
-const workloadTimeout = 5 * time.Second
+// reachTimeout is how long a workload cluster may take to say that it is there, before it counts as one that is not reachable from here: an inventory asks many of those.
+const reachTimeout = 5 * time.Second
+
+// insideTimeout is how long a workload cluster that is reachable may take for an answer: lists of some thousand pods, or a machine that is busy.
+const insideTimeout = 30 * time.Second
 
 // sourceFlags say where legacy clusters are read from.
 type sourceFlags struct {
@@ -93,11 +96,11 @@ func (s *session) workloadReader(ctx context.Context, cluster *legacy.Cluster) (
 	var inside *kube.ReadOnly
 	if err == nil {
 		opts := s.kubeOptions()
-		opts.Timeout = workloadTimeout
+		opts.Timeout = insideTimeout
 		inside, err = kube.ForConfig(config, opts)
 	}
 	if err == nil {
-		ping, cancel := context.WithTimeout(ctx, workloadTimeout)
+		ping, cancel := context.WithTimeout(ctx, reachTimeout)
 		defer cancel()
 		err = inside.Ping(ping)
 	}

@@ -218,7 +218,7 @@ func (f *Finalizer) set(ctx context.Context, fields map[string]any) (wrote bool,
 	return true, f.Management.Writer.Merge(ctx, target, map[string]any{"spec": missing})
 }
 
-// wokenAnnotation is on a KVMCluster whose provider was to try again at once. It goes with the other marks of the migration.
+// wokenAnnotation is on an object whose controller was to look at it at once. It goes with the other marks of the migration.
 const wokenAnnotation = translate.Domain + "/woken"
 
 // wake has the provider look at the KVMCluster now. It wants no less meanwhile: a run that is killed in between must leave nobody who takes the wish for withdrawn.
@@ -227,7 +227,11 @@ func (f *Finalizer) wake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	target := kube.TargetOf(now)
+	return f.wakeObject(ctx, now)
+}
+
+func (f *Finalizer) wakeObject(ctx context.Context, o *unstructured.Unstructured) error {
+	target := kube.TargetOf(o)
 	target.ResourceVersion = ""
 	at := f.Clock.Now().UTC().Format(time.RFC3339Nano)
 	return f.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": map[string]any{wokenAnnotation: at}}})

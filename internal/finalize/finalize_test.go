@@ -26,6 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -64,6 +65,8 @@ type scene struct {
 	writes []string
 	// away is the provider when it looks at nothing.
 	away bool
+	// woken is what the KubeadmControlPlane does when it is changed.
+	woken func(context.Context, client.WithWatch) error
 }
 
 // newScene seeds what the recorded cluster has, but for VMs, silenced.
@@ -75,7 +78,7 @@ func newScene(t *testing.T) *scene {
 	c, err := source.Load(t.Context(), id)
 	require.NoError(t, err)
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme} {
 		require.NoError(t, add(scheme))
 	}
 	// Nothing is applied here, so nobody has to know whose each field is, which takes most of the time of the client's own tracker.
@@ -106,7 +109,11 @@ func newScene(t *testing.T) *scene {
 		},
 		// A real API server counts the changes of a spec, and the provider says which one it has looked at.
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := c.Patch(ctx, o, p, opts...); err != nil || o.GetObjectKind().GroupVersionKind().Kind != "KVMCluster" {
+			err := c.Patch(ctx, o, p, opts...)
+			if err == nil && x.woken != nil && o.GetObjectKind().GroupVersionKind().Kind == "KubeadmControlPlane" {
+				return x.woken(ctx, c)
+			}
+			if err != nil || o.GetObjectKind().GroupVersionKind().Kind != "KVMCluster" {
 				return err
 			}
 			now := &infrav1.KVMCluster{}
@@ -472,7 +479,7 @@ func TestAListOfSomethingElseIsRefused(t *testing.T) {
 func TestAQuestionThatIsNeverAnsweredIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	asked := 0
-	f := &Finalizer{Adopter: &adopt.Adopter{Clock: clock.RealClock{}, Patience: 2 * time.Second}, Ask: func(ctx context.Context) error {
+	f := &Finalizer{Adopter: &adopt.Adopter{Clock: clock.RealClock{}, Patience: 20 * time.Second}, Ask: func(ctx context.Context) error {
 		if asked++; asked == 1 {
 			<-ctx.Done()
 			return ctx.Err()

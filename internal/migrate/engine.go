@@ -1111,7 +1111,12 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 		result.Outcome, result.Err, result.Message = off.ends.Outcome, off.ends.Err, result.Message+"; "+off.ends.Message
 		return result
 	}
-	if e.opts.Hold && !errors.Is(err, ErrLockLost) {
+	switch {
+	case !e.opts.Hold, errors.Is(err, ErrLockLost):
+	case s.Urgent || s.Crossed != nil && Left(e.Journal.Object):
+		// Who looks at it in the morning would find a legacy VM that was made again.
+		result.Message += "; nobody is held up by it: it has to be done as soon as it can be, run again"
+	default:
 		result.Message += e.hold(ctx, "held after a failure: "+result.Message)
 	}
 	return result

@@ -296,13 +296,14 @@ func (s Shape) phases() []Phase {
 				Gate: GateNoReturn, Irreversible: true, Crossed: crossed,
 				// When a run was killed right after the removal, the legacy VM may be gone by now, or its pod shown to the operators again. There is no way back any more, so
 				// the way on must not be refused for it.
-				Before: unless(crossed, stillFenced), Act: leaveEtcd, Verify: rolling((*roll.Roller).VerifyAlone),
+				Before: unless(crossed, stillFenced), Act: rolling((*roll.Roller).Leave),
 			},
 			{
 				ID: stepRetire, Title: "delete the legacy master's Machine, and with it its VM",
 				Why:    "without etcd its API server fails, and its liveness probe would make the VM again",
 				Urgent: true, Irreversible: true,
-				Act: rolling((*roll.Roller).RetireMaster), Verify: rolling((*roll.Roller).VerifyRetired),
+				// Whether the new member is alone is asked when the legacy machine goes already: a way to it may take long, and the way on is the same whatever it says.
+				Act: rolling((*roll.Roller).RetireMaster), Verify: inTurn((*roll.Roller).VerifyAlone, (*roll.Roller).VerifyRetired),
 			},
 			{
 				ID: "control-plane/unreach", Title: "take the new API server's own name away",
@@ -369,6 +370,12 @@ func (s Shape) phases() []Phase {
 				Why:          "an operator that finalized it would destroy certificates; while KVMConfig is there, cert-operator leaves the PKI alone",
 				Irreversible: true,
 				Before:       finalizing((*finalize.Finalizer).StillSilent), Act: finalizing((*finalize.Finalizer).RemoveConfigs),
+			},
+			{
+				ID: "finalize/kubeconfig", Title: "give the kubeconfig that Cluster API uses to the KubeadmControlPlane",
+				Why:          "its certificate is the legacy platform's, and nobody else would renew it",
+				Irreversible: true,
+				Act:          finalizing((*finalize.Finalizer).HandOverKubeconfig),
 			},
 			{
 				ID: "finalize/marks", Title: "take the migration's own marks and its placeholder off Cluster API's objects",

@@ -239,7 +239,13 @@ func Replacing(object *migrationv1alpha1.ClusterMigration) bool {
 // while more control planes come: of two, both are needed until there is a third.
 func Exposed(object *migrationv1alpha1.ClusterMigration) bool {
 	j := &Journal{Object: object}
-	return j.tried(stepPromote) && !over(j.stateOf(stepLeave)) || j.tried(stepGrow) && !over(j.stateOf(stepGrow))
+	return j.tried(stepPromote) && !Left(object) || j.tried(stepGrow) && !over(j.stateOf(stepGrow))
+}
+
+// Left tells that the legacy member is not part of etcd any more: its step is over, or a run has seen that it is gone and did not end the step.
+func Left(object *migrationv1alpha1.ClusterMigration) bool {
+	j, status := &Journal{Object: object}, &object.Status
+	return over(j.stateOf(stepLeave)) || j.tried(stepLeave) && status.TwoMembersSince != nil && status.TwoMembersUntil != nil
 }
 
 // changed tells that the cluster itself may have been changed: all steps but those that only look and record.

@@ -254,11 +254,6 @@ func crossed(ctx context.Context, w *Work) (bool, error) {
 	return w.Roller.Left(ctx)
 }
 
-// leaveEtcd sees that the master is drained, saves etcd once more, sends the clients of the legacy API server to the new one, and removes the legacy member.
-func leaveEtcd(ctx context.Context, w *Work) error {
-	return inTurn((*roll.Roller).DrainLast, (*roll.Roller).SaveLast, (*roll.Roller).HangUp, (*roll.Roller).RemoveLegacyMember)(ctx, w)
-}
-
 // ErrTouched means that the proof failed: something was restarted or replaced that had to stay as it was.
 var ErrTouched = errors.New("the cluster was touched")
 

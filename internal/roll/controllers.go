@@ -202,19 +202,10 @@ const hangUpTime = 45 * time.Second
 // succeeds, and there is one every 35 s (legacy-system.md 4.6).
 const calmBefore = 70 * time.Second
 
-// HangUp ends the legacy API server, so that its clients connect again, which leads them to the new one. Without its etcd it would not refuse them but
+// hangUp ends the legacy API server, so that its clients connect again, which leads them to the new one. Without its etcd it would not refuse them but
 // let them wait: who had asked it before, every kubelet among them, would be without an API until its own liveness probe ends it. From here on the VM has
-// some 140 s, so everything that could hold up the removal is looked at first.
-func (c *Roller) HangUp(ctx context.Context) error {
-	if left, err := c.Left(ctx); err != nil || left {
-		return err
-	}
-	// The drain may have taken hours: the leadership may have gone back meanwhile, and people may have held up who is to delete the machine.
-	for _, look := range []func(context.Context) error{c.mayBeRetired, c.Lead, c.mayLeave} {
-		if err := look(ctx); err != nil {
-			return err
-		}
-	}
+// some 140 s, so everything that could hold up the removal is looked at before.
+func (c *Roller) hangUp(ctx context.Context) error {
 	err := c.startHangUp(ctx)
 	if errors.Is(err, ErrNoShell) {
 		c.tell("the legacy API server cannot be ended: %s; its clients will notice", err)
@@ -226,7 +217,7 @@ func (c *Roller) HangUp(ctx context.Context) error {
 	deadline := c.Clock.NewTimer(hangUpTime)
 	defer deadline.Stop()
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		running, err := c.mirrored(ctx, apiServer)
+		running, err := c.mirroredSoon(ctx, apiServer)
 		select {
 		case <-deadline.C():
 			c.tell("the legacy API server has not ended in %s; its clients will notice", hangUpTime)
@@ -241,6 +232,15 @@ func (c *Roller) HangUp(ctx context.Context) error {
 		}
 		return "the legacy API server to end", nil
 	})
+}
+
+// hangUpAsk limits a question to an API server that is ending: a connection that it has taken may get no answer any more, and nobody could go on meanwhile.
+const hangUpAsk = 10 * time.Second
+
+func (c *Roller) mirroredSoon(ctx context.Context, components ...string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, hangUpAsk)
+	defer cancel()
+	return c.mirrored(ctx, components...)
 }
 
 // startHangUp takes the API server's manifest away for a minute. When an earlier run has just done so, this one goes on from there: the time counts from then.
@@ -327,10 +327,24 @@ func (c *Roller) holdsAll(ctx context.Context, own *etcd.Client) (missing string
 		return "a revision that both members have", nil
 	case errors.Is(err, etcd.ErrDiffers):
 		return "", fmt.Errorf("%w: %w; the legacy member stays; take the control plane back: migrate rollback %s --to adopt", ErrUnwell, err, c.Picture.ID)
-	case err == nil:
-		c.note("both members of etcd hold the same at revision %d", revision)
+	case err != nil:
+		return "", err
 	}
-	return "", err
+	c.note("both members of etcd hold the same at revision %d", revision)
+	return "", c.tellBefore(ctx, own)
+}
+
+// tellBefore notes etcd's members right before the legacy one leaves. What that one says of itself is worth no wait.
+func (c *Roller) tellBefore(ctx context.Context, own *etcd.Client) error {
+	table, err := own.Table(ctx)
+	if err != nil {
+		return err
+	}
+	if status, err := c.Members.Status(ctx, c.legacyEndpoint()); err == nil {
+		table.Add(&status)
+	}
+	c.note("etcd before: %s", tableText(table))
+	return nil
 }
 
 // awaitCalm waits until the legacy API server has been ready for a while: an earlier try may have ended it before. For how long it has, two times of its kubelet tell, whose clock may be another one than

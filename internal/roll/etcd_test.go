@@ -266,7 +266,7 @@ func TestTheStretchWithTwoMembersIsToldByWhoeverSeesItsEnd(t *testing.T) {
 	}
 	lost := func(r *ring) { r.lose["remove"] = true }
 	behind := func(r *ring) { r.behind = 1 }
-	promote, leave, part := (*Roller).Promote, (*Roller).RemoveLegacyMember, (*Roller).Part
+	promote, leave, part := (*Roller).Promote, (*Roller).removeLegacyMember, (*Roller).Part
 	for name, test := range map[string]struct {
 		learner bool
 		before  func(r *ring)

@@ -133,15 +133,6 @@ func (c *Roller) DrainMaster(ctx context.Context) error {
 	return c.drain(ctx, master, config)
 }
 
-// DrainLast drains the legacy master once more, right before the point of no return: between the drain and this one an approval or a window may have been waited for, and people
-// may have uncordoned it. It does nothing when the legacy member has left: there is no time for a drain then.
-func (c *Roller) DrainLast(ctx context.Context) error {
-	if left, err := c.Left(ctx); err != nil || left {
-		return err
-	}
-	return c.DrainMaster(ctx)
-}
-
 // Uncordon lets pods come to the legacy master again, unless it was cordoned before the migration.
 func (c *Roller) Uncordon(ctx context.Context) error {
 	master, err := c.master()
@@ -208,21 +199,42 @@ func (c *Roller) membersBy(ctx context.Context, own *etcd.Client) (all etcd.Memb
 	return all, legacy, nil
 }
 
-// RemoveLegacyMember takes the legacy member out of etcd, through the new one, which leads: its etcd ends itself. There is no way back from here.
+// Leave takes the legacy member out of etcd: it drains the legacy master once more, because an approval or a window may have been waited for since the drain, and people may have
+// uncordoned it; saves etcd; makes sure that nothing is lost and nothing holds the legacy machine up; sends the clients of the legacy API server to the new one; and removes the member.
+// Where it has left already there is time for none of that.
+func (c *Roller) Leave(ctx context.Context) error {
+	left, err := c.Left(ctx)
+	if err != nil {
+		return err
+	}
+	if left {
+		c.single(true)
+		return nil
+	}
+	// The drain may have taken hours: the leadership may have gone back meanwhile, and people may have held up who is to delete the machine.
+	for _, part := range []func(context.Context) error{c.DrainMaster, c.saveLast, c.mayBeRetired, c.Lead, c.mayLeave, c.hangUp, c.removeLegacyMember} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeLegacyMember takes the legacy member out of etcd, through the new one, which leads: its etcd ends itself. There is no way back from here.
 // That it is gone is told whoever finds it so: a run that was killed right after the removal, or got no answer to it, could not.
-func (c *Roller) RemoveLegacyMember(ctx context.Context) error {
+func (c *Roller) removeLegacyMember(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (missing string, err error) {
 		// One way for all of it: a way through a pod took forty seconds on a slow machine, and etcd needs both members meanwhile.
 		own, err := c.newEtcd(ctx)
 		if err != nil {
 			return "", err
 		}
-		missing, err = c.removeLegacyMember(ctx, own)
+		missing, err = c.removeLegacy(ctx, own)
 		return missing, failure.Join(err, own.Close())
 	})
 }
 
-func (c *Roller) removeLegacyMember(ctx context.Context, own *etcd.Client) (missing string, err error) {
+func (c *Roller) removeLegacy(ctx context.Context, own *etcd.Client) (missing string, err error) {
 	all, legacy, err := c.membersBy(ctx, own)
 	switch {
 	case err != nil:
@@ -233,15 +245,6 @@ func (c *Roller) removeLegacyMember(ctx context.Context, own *etcd.Client) (miss
 	case len(all.Members) > 2:
 		return "", fmt.Errorf("%w: it has %d members, and only the new machine's and the legacy master's are known; see migrate etcd members %s", ErrUnwell, len(all.Members), c.Picture.ID)
 	}
-	table, err := own.Table(ctx)
-	if err != nil {
-		return "", err
-	}
-	// What the legacy member says of itself is worth no wait.
-	if status, err := c.Members.Status(ctx, c.legacyEndpoint()); err == nil {
-		table.Add(&status)
-	}
-	c.note("etcd before: %s", tableText(table))
 	if err := c.gate(ctx); err != nil {
 		return "", err
 	}

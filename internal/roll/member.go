@@ -93,14 +93,11 @@ func (c *Roller) saved(ctx context.Context, s *etcd.Snapshot) error {
 	return c.Saved(ctx, s)
 }
 
-// SaveLast saves etcd once more, right before the point of no return: between the first time and this one lie the boot of a machine and a drain, and whoever has to restore
-// etcd should lose as little as can be. It does nothing when the legacy member has left, and once is enough for a run: what comes after it is tried again for minutes.
-func (c *Roller) SaveLast(ctx context.Context) error {
+// saveLast saves etcd once more, right before the point of no return: between the first time and this one lie the boot of a machine and a drain, and whoever has to restore
+// etcd should lose as little as can be. Once is enough for a run: what comes after it is tried again for minutes.
+func (c *Roller) saveLast(ctx context.Context) error {
 	if c.savedLast {
 		return nil
-	}
-	if left, err := c.Left(ctx); err != nil || left {
-		return err
 	}
 	if err := c.SaveEtcd(ctx); err != nil {
 		return err

@@ -73,14 +73,14 @@ func (c *Roller) newEtcd(ctx context.Context) (*etcd.Client, error) {
 	return c.etcdOn(node.GetName())
 }
 
-// throughAPod limits a question to an etcd that only its pod leads to: API server, kubelet and containerd take part before a handshake starts. On a machine that had too little
+// ThroughAPod limits a question to an etcd that only its pod leads to: API server, kubelet and containerd take part before a handshake starts. On a machine that had too little
 // processor 33 seconds went by before the way was there and 8 more for the handshake, so that no question of ten seconds was ever answered.
-const throughAPod = time.Minute
+const ThroughAPod = time.Minute
 
 // etcdOn asks the etcd of a Node, through its pod.
 func (c *Roller) etcdOn(node string) (*etcd.Client, error) {
 	return etcd.New(etcd.Options{
-		Endpoints: []etcd.Endpoint{{URL: ownEndpoint()}}, TLS: c.Credentials, Timeout: throughAPod,
+		Endpoints: []etcd.Endpoint{{URL: ownEndpoint()}}, TLS: c.Credentials, Timeout: ThroughAPod,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return c.dialPod(ctx, etcdPod+node, clientPort)
 		},

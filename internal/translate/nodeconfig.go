@@ -10,10 +10,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 )
 
 // entry is one value of a node's configuration, before it is known how many nodes share it.
@@ -610,13 +612,30 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 		}
 		t.secretFile(c, path, "worker-"+part+".pem", withNewline([]byte(source.text())), t.from("kube-proxy", source, t.setting(legacy.Worker, "file:"+path)))
 	}
+	t.tellProxyEnd()
+}
+
+const nodeFilesNote = "files with secrets that new nodes need at boot"
+
+// WorkerCertificate is the key in Secret <id>-node-files of the certificate by which kube-proxy is known.
+const WorkerCertificate = "worker-crt.pem"
+
+// tellProxyEnd says in the plan until when kube-proxy is known: it goes on with the legacy workers' certificate, which nobody renews once cert-operator is gone.
+func (t *translation) tellProxyEnd() {
+	source := t.get(sourceSecret+"/worker", "data.crt")
+	if source == nil || t.nodeFiles == nil {
+		return
+	}
+	if all, err := pki.ParseCertificates([]byte(source.text())); err == nil && len(all) > 0 {
+		t.nodeFiles.Note = nodeFilesNote + "; kube-proxy uses the workers' certificate in it, which ends at " + all[0].NotAfter.UTC().Format(time.RFC3339) + " and is renewed by nobody"
+	}
 }
 
 // nodeFile puts a value into Secret <id>-node-files, from which nodes read files that hold secrets.
 func (t *translation) nodeFile(name string, value []byte, rule origin) {
 	if t.nodeFiles == nil {
 		t.nodeFiles = t.secretObject("node-files", PhaseTranslate)
-		t.nodeFiles.Note = "files with secrets that new nodes need at boot"
+		t.nodeFiles.Note = nodeFilesNote
 		t.add(t.nodeFiles)
 	}
 	if _, set := nestedKey(t.nodeFiles, name); set {

@@ -150,7 +150,7 @@ func (t *translation) frontProxy() {
 	t.add(o)
 }
 
-// kubeconfig makes <id>-kubeconfig, user-provided: one made by Cluster API would be owned by the control plane and go with it.
+// kubeconfig makes <id>-kubeconfig, user-provided until phase finalize: one made by Cluster API would be owned by the control plane and go with it in a rollback.
 func (t *translation) kubeconfig() {
 	l := t.get(sourceSecret+"/kubeconfig", "data.kubeConfig")
 	if l == nil {
@@ -159,7 +159,7 @@ func (t *translation) kubeconfig() {
 	}
 	o := t.secretObject("kubeconfig", PhaseTranslate)
 	data(o, "value", []byte(l.text()), t.from("kubeconfig", l))
-	o.Note = "uses a legacy client certificate; renewed from the CA before that expires"
+	o.Note = "uses a legacy client certificate, until phase finalize gives it to the control plane, which renews it"
 	t.add(o)
 }
 

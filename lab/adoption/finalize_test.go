@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/certs"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
@@ -185,6 +187,12 @@ func (x *takeover) assertFinal(workers int) {
 	for key, object := range mine(x.o.c.State(x)).Objects {
 		assert.NotContains(x, object, "migration.giantswarm.io/", key)
 	}
+	held := &corev1.Secret{}
+	require.NoError(x, x.management.Get(x.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID + "-kubeconfig"}, held))
+	assert.True(x, metav1.IsControlledBy(held, x.kcp()), "Cluster API keeps its kubeconfig")
+	due, err := kubeconfig.NeedsClientCertRotation(held, certs.ClientCertificateRenewalDuration)
+	require.NoError(x, err)
+	assert.False(x, due, "it has renewed the kubeconfig's certificate")
 	x.assertRolled(workers)
 	object, err := migrate.Read(x.Context(), reader(x.T), x.o.c.Namespace, x.o.c.ID)
 	require.NoError(x, err)

@@ -128,7 +128,11 @@ func (w *world) freeVolume(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(places) != 1 {
+		switch len(places) {
+		case 0:
+			continue // a worker's, which nobody needs
+		case 1:
+		default:
 			return fmt.Errorf("volume %s is in %v", name, places)
 		}
 		if err := os.RemoveAll(places[0]); err != nil {
@@ -143,7 +147,7 @@ func (w *world) freeVolume(ctx context.Context) error {
 func (w *world) members(ctx context.Context) etcd.Table {
 	w.t.Helper()
 	var table etcd.Table
-	w.eventually(ctx, short, "etcd's members are listed", func(ctx context.Context) error {
+	w.eventually(ctx, medium, "etcd's members are listed", func(ctx context.Context) error {
 		code, out := w.tryMigrate(ctx, "etcd", "members", legacycluster.ID, "-o", "json")
 		if code != cli.CodeOK {
 			return fmt.Errorf("exit code %d: %s", code, out)
@@ -421,6 +425,7 @@ func (w *world) isOrdinary(ctx context.Context) {
 		})
 	}
 	w.noMarks(ctx)
+	w.kubeconfigIsKept(ctx)
 	w.nothingLegacyAnswers(ctx)
 	w.clientsAgree(ctx)
 	out, err := w.wc(ctx, "version", "-o", "json")
@@ -428,13 +433,26 @@ func (w *world) isOrdinary(ctx context.Context) {
 	require.Contains(w.t, out, builder.NextKubernetesVersion, "another version serves")
 }
 
+// kubeconfigIsKept looks at who keeps the kubeconfig by which Cluster API reaches the cluster.
+func (w *world) kubeconfigIsKept(ctx context.Context) {
+	held, err := w.get(ctx, organization, "secrets", legacycluster.ID+"-kubeconfig")
+	require.NoError(w.t, err)
+	require.NotNil(w.t, held)
+	owner := metav1.GetControllerOf(held)
+	require.NotNil(w.t, owner, "the kubeconfig's Secret")
+	require.Equal(w.t, "KubeadmControlPlane", owner.Kind, "who renews the kubeconfig")
+}
+
 // rolls has every machine replaced once more, as anybody does with a cluster of Cluster API: one control plane beside the other, then the workers.
 func (w *world) rolls(ctx context.Context) {
 	w.volumeIsFreed(ctx) // The legacy master's, for the next machine's etcd.
+	// The API that a Node is deleted by goes with its machine; ten seconds, which are Cluster API's default, may be too few to reach the other one.
+	deletion := `"nodeDeletionTimeoutSeconds":600`
 	if *workers == 0 {
 		// Typha wants two of its pods and no control plane machine: where there is no worker, its budget lets none go for ever.
-		w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", `{"spec":{"machineTemplate":{"spec":{"deletion":{"nodeDrainTimeoutSeconds":120}}}}}`)
+		deletion += `,"nodeDrainTimeoutSeconds":120`
 	}
+	w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", `{"spec":{"machineTemplate":{"spec":{"deletion":{`+deletion+`}}}}}`)
 	plainly := w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
 	if notes, found := w.readNotes(); found && notes.Took[plan.PhaseControlPlane] > 0 {
 		took, allowed := notes.Took[plan.PhaseControlPlane], plainly+notes.Drained[plan.PhaseControlPlane]
@@ -447,6 +465,7 @@ func (w *world) rolls(ctx context.Context) {
 		w.rollsOut(ctx, "machinedeployment", deployments[i].GetName(), "cluster.x-k8s.io/deployment-name="+deployments[i].GetName())
 	}
 	require.Len(w.t, w.members(ctx).Members, 1)
+	require.Len(w.t, w.nodes(ctx), 1+*workers, "Nodes")
 	w.forecastIsEmpty(ctx)
 }
 

@@ -1,0 +1,182 @@
+package finalize
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/certs"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// authority signs client certificates.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	certPEM     []byte
+	keyPEM      []byte
+}
+
+func pemOf(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	template.Raw = der
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	return &authority{template, key, pemOf("CERTIFICATE", der), pemOf("EC PRIVATE KEY", keyDER)}
+}
+
+// legacyKubeconfig has the names that the legacy platform gives, and a certificate that ends.
+func (a *authority) legacyKubeconfig(t *testing.T, ends time.Duration) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "api"}, NotAfter: time.Now().Add(ends)}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
+	require.NoError(t, err)
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	return written(t, &clientcmdapi.AuthInfo{ClientCertificateData: pemOf("CERTIFICATE", der), ClientKeyData: pemOf("EC PRIVATE KEY", keyDER)}, a.certPEM)
+}
+
+func written(t *testing.T, user *clientcmdapi.AuthInfo, ca []byte) []byte {
+	t.Helper()
+	raw, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"giantswarm": {Server: "https://api.al9qy.example.test", CertificateAuthorityData: ca}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"ci-user": user},
+		Contexts:       map[string]*clientcmdapi.Context{"legacy": {Cluster: "giantswarm", AuthInfo: "ci-user"}},
+		CurrentContext: "legacy",
+	})
+	require.NoError(t, err)
+	return raw
+}
+
+// keeper does to a kubeconfig's Secret what the real KubeadmControlPlane does when it is woken, with Cluster API's own functions. lab/adoption has the real one do it.
+func (x *scene) keeper(t *testing.T) func(context.Context, client.WithWatch) error {
+	t.Helper()
+	return func(ctx context.Context, c client.WithWatch) error {
+		kcp := &controlplanev1.KubeadmControlPlane{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: target, Name: id}, kcp); err != nil {
+			return err
+		}
+		owner := *metav1.NewControllerRef(kcp, controlplanev1.GroupVersion.WithKind("KubeadmControlPlane"))
+		held := &corev1.Secret{}
+		err := c.Get(ctx, client.ObjectKey{Namespace: target, Name: id + "-kubeconfig"}, held)
+		if apierrors.IsNotFound(err) {
+			return kubeconfig.CreateSecretWithOwner(ctx, c, client.ObjectKey{Namespace: target, Name: id}, "api.al9qy.example.test:443", owner)
+		}
+		if err != nil || held.Type != clusterv1.ClusterSecretType {
+			return err
+		}
+		held.OwnerReferences = []metav1.OwnerReference{owner}
+		if err := c.Update(ctx, held); err != nil {
+			return err
+		}
+		due, err := kubeconfig.NeedsClientCertRotation(held, certs.ClientCertificateRenewalDuration)
+		if err != nil || !due {
+			return err
+		}
+		return kubeconfig.RegenerateSecret(ctx, c, held)
+	}
+}
+
+func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	const month = 30 * 24 * time.Hour
+	for name, test := range map[string]struct {
+		kubeconfig []byte
+		caKey      []byte
+		asleep     bool
+		says       string
+		// stays says why the Secret stays as it was.
+		stays string
+	}{
+		"one that ends soon":                 {kubeconfig: ca.legacyKubeconfig(t, month), caKey: ca.keyPEM},
+		"one that ends late":                 {kubeconfig: ca.legacyKubeconfig(t, 9*month), caKey: ca.keyPEM},
+		"a run was killed before it made it": {caKey: ca.keyPEM},
+		"no client certificate":              {kubeconfig: written(t, &clientcmdapi.AuthInfo{Token: "s3cr3t"}, ca.certPEM), caKey: ca.keyPEM, stays: "nobody renews it: it has no client certificate"},
+		"not a kubeconfig":                   {kubeconfig: []byte("s3cr3t"), caKey: ca.keyPEM, stays: "nobody renews it: reading the cluster's kubeconfig: "},
+		"a CA without its key":               {kubeconfig: ca.legacyKubeconfig(t, month), stays: "nobody renews it: the cluster's CA has no key in Secret al9qy-ca"},
+		"nobody takes it over":               {kubeconfig: ca.legacyKubeconfig(t, month), caKey: ca.keyPEM, asleep: true, says: "waiting for KubeadmControlPlane/al9qy to take Secret/al9qy-kubeconfig over"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newScene(t)
+			if !test.asleep {
+				x.woken = x.keeper(t)
+			}
+			marks := map[string]string{clusterv1.ClusterNameLabel: id}
+			require.NoError(t, x.api.Create(t.Context(), &controlplanev1.KubeadmControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id, UID: "kcp"}}))
+			require.NoError(t, x.api.Create(t.Context(), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + "-ca", UID: "ca", Labels: marks}, Data: map[string][]byte{"tls.crt": ca.certPEM, "tls.key": test.caKey},
+			}))
+			if test.kubeconfig != nil {
+				require.NoError(t, x.api.Create(t.Context(), &corev1.Secret{
+					ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + "-kubeconfig", UID: "legacy", Labels: marks}, Type: corev1.SecretTypeOpaque, Data: map[string][]byte{"value": test.kubeconfig},
+				}))
+			}
+			require.NoError(t, x.api.Create(t.Context(), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + "-node-files", UID: "files", Labels: marks}, Data: map[string][]byte{"worker-crt.pem": ca.certPEM},
+			}))
+			err := x.HandOverKubeconfig(t.Context())
+			if test.says != "" {
+				require.ErrorContains(t, err, test.says)
+				return
+			}
+			require.NoError(t, err)
+			held, err := x.secret(t.Context(), client.ObjectKey{Namespace: target, Name: id + "-kubeconfig"})
+			require.NoError(t, err)
+			said := strings.Join(x.notes, "\n")
+			assert.NotContains(t, said, "s3cr3t")
+			assert.Contains(t, said, "kube-proxy on every node uses a certificate that ends at ")
+			if test.stays != "" {
+				assert.EqualValues(t, "legacy", held.UID)
+				assert.Equal(t, test.kubeconfig, held.Data["value"])
+				assert.Contains(t, said, test.stays)
+				return
+			}
+			assert.Contains(t, said, "Secret org-acme/al9qy-kubeconfig is the KubeadmControlPlane's, which renews it; its certificate is valid until ")
+			assert.Equal(t, clusterv1.ClusterSecretType, held.Type)
+			due, err := kubeconfig.NeedsClientCertRotation(held, certs.ClientCertificateRenewalDuration)
+			require.NoError(t, err)
+			assert.False(t, due)
+			config, err := clientcmd.Load(held.Data["value"])
+			require.NoError(t, err)
+			assert.Contains(t, config.Clusters["al9qy"].Server, "https://api.al9qy.example.test")
+			assert.Equal(t, ca.certPEM, config.Clusters["al9qy"].CertificateAuthorityData)
+			wrote := len(x.writes)
+			require.NoError(t, x.HandOverKubeconfig(t.Context()))
+			assert.Len(t, x.writes, wrote, "once more changes nothing")
+		})
+	}
+}
