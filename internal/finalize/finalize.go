@@ -231,10 +231,14 @@ func (f *Finalizer) wake(ctx context.Context) error {
 }
 
 func (f *Finalizer) wakeObject(ctx context.Context, o *unstructured.Unstructured) error {
+	return f.annotate(ctx, o, wokenAnnotation, f.Clock.Now().UTC().Format(time.RFC3339Nano))
+}
+
+// annotate sets an annotation; nil removes it.
+func (f *Finalizer) annotate(ctx context.Context, o *unstructured.Unstructured, name string, value any) error {
 	target := kube.TargetOf(o)
 	target.ResourceVersion = ""
-	at := f.Clock.Now().UTC().Format(time.RFC3339Nano)
-	return f.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": map[string]any{wokenAnnotation: at}}})
+	return f.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: value}}})
 }
 
 // askPause lies between two questions to an API that does not answer yet.

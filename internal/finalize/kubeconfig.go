@@ -40,10 +40,7 @@ func (f *Finalizer) HandOverKubeconfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.whyNotRenewed(held, controlPlane) == "" {
-		return nil
-	}
-	if err := f.tellProxyEnd(ctx); err != nil {
+	if err := f.tellProxyEnd(ctx); err != nil || f.whyNotRenewed(held, controlPlane) == "" {
 		return err
 	}
 	if held != nil && held.Type != clusterv1.ClusterSecretType {
@@ -59,10 +56,30 @@ func (f *Finalizer) HandOverKubeconfig(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := f.wakeObject(ctx, controlPlane); err != nil {
+	if err := f.renewed(ctx, key, controlPlane); err != nil {
 		return err
 	}
-	return f.awaitRenewed(ctx, key, controlPlane)
+	return f.annotate(ctx, controlPlane, wokenAnnotation, nil)
+}
+
+// wakePause is how long the KubeadmControlPlane has before it is woken once more: it reads Secrets from a cache of its own and does not watch them, so it may look before it can see what is new.
+const wakePause = 20 * time.Second
+
+// renewed wakes the KubeadmControlPlane until it has taken the kubeconfig over and renewed it, for as long as the patience lasts.
+func (f *Finalizer) renewed(parent context.Context, key client.ObjectKey, controlPlane *unstructured.Unstructured) error {
+	ctx, cancel := context.WithTimeout(parent, f.Patience)
+	defer cancel()
+	for {
+		if err := f.wakeObject(ctx, controlPlane); err != nil {
+			return err
+		}
+		soon, over := context.WithTimeout(ctx, wakePause)
+		err := f.awaitRenewed(soon, key, controlPlane)
+		over()
+		if ctx.Err() != nil || !errors.Is(err, kube.ErrNotInTime) {
+			return err
+		}
+	}
 }
 
 // tellProxyEnd notes until when kube-proxy is known to the API: its certificate is the legacy platform's, and no controller of Cluster API has anything to do with it (decision 0005).
@@ -108,17 +125,16 @@ func (f *Finalizer) renewable(ctx context.Context, held *corev1.Secret) (*corev1
 	if _, err := certs.DecodeCertPEM(config.CertData); err != nil {
 		return nil, fmt.Errorf("%w: it has no client certificate", errNotRenewable)
 	}
-	ca, err := f.secret(ctx, client.ObjectKey{Namespace: held.Namespace, Name: secret.Name(f.Picture.ID, secret.ClusterCA)})
-	if err != nil {
-		return nil, err
+	if config.Insecure || config.ServerName != "" {
+		return nil, fmt.Errorf("%w: it does not check the API server's certificate by the API's name, and one that Cluster API makes does", errNotRenewable)
 	}
-	if ca == nil || len(ca.Data[secret.TLSKeyDataName]) == 0 {
-		return nil, fmt.Errorf("%w: the cluster's CA has no key in Secret %s", errNotRenewable, secret.Name(f.Picture.ID, secret.ClusterCA))
+	if err := f.mustSign(ctx, client.ObjectKey{Namespace: held.Namespace, Name: secret.Name(f.Picture.ID, secret.ClusterCA)}); err != nil {
+		return nil, err
 	}
 	user := f.Picture.ID + "-admin"
 	place := user + "@" + f.Picture.ID
 	data, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{f.Picture.ID: {Server: config.Host, TLSServerName: config.ServerName, CertificateAuthorityData: config.CAData}},
+		Clusters:       map[string]*clientcmdapi.Cluster{f.Picture.ID: {Server: config.Host, CertificateAuthorityData: config.CAData}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
 		Contexts:       map[string]*clientcmdapi.Context{place: {Cluster: f.Picture.ID, AuthInfo: user}},
 		CurrentContext: place,
@@ -133,6 +149,24 @@ func (f *Finalizer) renewable(ctx context.Context, held *corev1.Secret) (*corev1
 	}, nil
 }
 
+// mustSign makes sure that the cluster's CA can sign a certificate.
+func (f *Finalizer) mustSign(ctx context.Context, key client.ObjectKey) error {
+	ca, err := f.secret(ctx, key)
+	if err != nil {
+		return err
+	}
+	if ca == nil {
+		return fmt.Errorf("%w: there is no Secret %s with the cluster's CA", errNotRenewable, key)
+	}
+	if _, err := certs.DecodeCertPEM(ca.Data[secret.TLSCrtDataName]); err != nil {
+		return fmt.Errorf("%w: the cluster's CA in Secret %s is no certificate", errNotRenewable, key)
+	}
+	if signer, err := certs.DecodePrivateKeyPEM(ca.Data[secret.TLSKeyDataName]); err != nil || signer == nil {
+		return fmt.Errorf("%w: the cluster's CA has no key in Secret %s", errNotRenewable, key)
+	}
+	return nil
+}
+
 // replace makes a Secret anew. Whoever asks in between finds none; Cluster API keeps the connection it has.
 func (f *Finalizer) replace(ctx context.Context, held, made *corev1.Secret) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(made)
@@ -142,7 +176,7 @@ func (f *Finalizer) replace(ctx context.Context, held, made *corev1.Secret) erro
 	o := &unstructured.Unstructured{Object: content}
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	target := kube.TargetOf(o)
-	target.UID, target.ResourceVersion = held.UID, held.ResourceVersion
+	target.UID = held.UID
 	if err := f.Management.Writer.Delete(ctx, target, metav1.DeletePropagationBackground); err != nil {
 		return err
 	}

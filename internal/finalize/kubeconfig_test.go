@@ -58,6 +58,12 @@ func newAuthority(t *testing.T) *authority {
 // legacyKubeconfig has the names that the legacy platform gives, and a certificate that ends.
 func (a *authority) legacyKubeconfig(t *testing.T, ends time.Duration) []byte {
 	t.Helper()
+	return a.kubeconfigFor(t, ends, "")
+}
+
+// kubeconfigFor has the API server's certificate checked by another name than the address's.
+func (a *authority) kubeconfigFor(t *testing.T, ends time.Duration, server string) []byte {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "api"}, NotAfter: time.Now().Add(ends)}
@@ -65,13 +71,13 @@ func (a *authority) legacyKubeconfig(t *testing.T, ends time.Duration) []byte {
 	require.NoError(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(key)
 	require.NoError(t, err)
-	return written(t, &clientcmdapi.AuthInfo{ClientCertificateData: pemOf("CERTIFICATE", der), ClientKeyData: pemOf("EC PRIVATE KEY", keyDER)}, a.certPEM)
+	return written(t, &clientcmdapi.AuthInfo{ClientCertificateData: pemOf("CERTIFICATE", der), ClientKeyData: pemOf("EC PRIVATE KEY", keyDER)}, a.certPEM, server)
 }
 
-func written(t *testing.T, user *clientcmdapi.AuthInfo, ca []byte) []byte {
+func written(t *testing.T, user *clientcmdapi.AuthInfo, ca []byte, server string) []byte {
 	t.Helper()
 	raw, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"giantswarm": {Server: "https://api.al9qy.example.test", CertificateAuthorityData: ca}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"giantswarm": {Server: "https://api.al9qy.example.test", TLSServerName: server, CertificateAuthorityData: ca}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"ci-user": user},
 		Contexts:       map[string]*clientcmdapi.Context{"legacy": {Cluster: "giantswarm", AuthInfo: "ci-user"}},
 		CurrentContext: "legacy",
@@ -124,9 +130,11 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 		"one that ends soon":                 {kubeconfig: ca.legacyKubeconfig(t, month), caKey: ca.keyPEM},
 		"one that ends late":                 {kubeconfig: ca.legacyKubeconfig(t, 9*month), caKey: ca.keyPEM},
 		"a run was killed before it made it": {caKey: ca.keyPEM},
-		"no client certificate":              {kubeconfig: written(t, &clientcmdapi.AuthInfo{Token: "s3cr3t"}, ca.certPEM), caKey: ca.keyPEM, stays: "nobody renews it: it has no client certificate"},
+		"no client certificate":              {kubeconfig: written(t, &clientcmdapi.AuthInfo{Token: "s3cr3t"}, ca.certPEM, ""), caKey: ca.keyPEM, stays: "nobody renews it: it has no client certificate"},
 		"not a kubeconfig":                   {kubeconfig: []byte("s3cr3t"), caKey: ca.keyPEM, stays: "nobody renews it: reading the cluster's kubeconfig: "},
-		"a CA without its key":               {kubeconfig: ca.legacyKubeconfig(t, month), stays: "nobody renews it: the cluster's CA has no key in Secret al9qy-ca"},
+		"a CA without its key":               {kubeconfig: ca.legacyKubeconfig(t, month), stays: "nobody renews it: the cluster's CA has no key in Secret org-acme/al9qy-ca"},
+		"another name is checked":            {kubeconfig: ca.kubeconfigFor(t, month, "master"), caKey: ca.keyPEM, stays: "nobody renews it: it does not check the API server's certificate by the API's name"},
+		"a CA with another key":              {kubeconfig: ca.legacyKubeconfig(t, month), caKey: []byte("s3cr3t"), stays: "nobody renews it: the cluster's CA has no key in Secret org-acme/al9qy-ca"},
 		"nobody takes it over":               {kubeconfig: ca.legacyKubeconfig(t, month), caKey: ca.keyPEM, asleep: true, says: "waiting for KubeadmControlPlane/al9qy to take Secret/al9qy-kubeconfig over"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,6 +182,9 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 			require.NoError(t, err)
 			assert.Contains(t, config.Clusters["al9qy"].Server, "https://api.al9qy.example.test")
 			assert.Equal(t, ca.certPEM, config.Clusters["al9qy"].CertificateAuthorityData)
+			kcp, err := x.controlPlane(t.Context())
+			require.NoError(t, err)
+			assert.Empty(t, kcp.GetAnnotations(), "it is not marked any more")
 			wrote := len(x.writes)
 			require.NoError(t, x.HandOverKubeconfig(t.Context()))
 			assert.Len(t, x.writes, wrote, "once more changes nothing")

@@ -24,6 +24,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/roll"
 )
 
 // Outcome is how a run ended. The list is closed.
@@ -611,8 +612,7 @@ func (e *Engine) crossing(ctx context.Context, s Step) bool {
 	if e.looked != nil {
 		return *e.looked
 	}
-	crossed, err := s.Crossed(ctx, e.Work)
-	return err != nil || crossed
+	return e.mayHaveCrossed(ctx, s)
 }
 
 // doorShut asks the door, and tells the log what it says.
@@ -1113,13 +1113,19 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 	}
 	switch {
 	case !e.opts.Hold, errors.Is(err, ErrLockLost):
-	case s.Urgent || s.Crossed != nil && Left(e.Journal.Object):
+	case s.Urgent && !errors.Is(err, roll.ErrUnwell), s.Crossed != nil && e.mayHaveCrossed(ctx, s):
 		// Who looks at it in the morning would find a legacy VM that was made again.
 		result.Message += "; nobody is held up by it: it has to be done as soon as it can be, run again"
 	default:
 		result.Message += e.hold(ctx, "held after a failure: "+result.Message)
 	}
 	return result
+}
+
+// mayHaveCrossed tells that a step has crossed what it crosses, or that nobody can tell.
+func (e *Engine) mayHaveCrossed(ctx context.Context, s Step) bool {
+	crossed, err := s.Crossed(ctx, e.Work)
+	return err != nil || crossed
 }
 
 func interrupted(err error) bool { return errors.Is(err, context.Canceled) }

@@ -244,8 +244,11 @@ func Exposed(object *migrationv1alpha1.ClusterMigration) bool {
 
 // Left tells that the legacy member is not part of etcd any more: its step is over, or a run has seen that it is gone and did not end the step.
 func Left(object *migrationv1alpha1.ClusterMigration) bool {
-	j, status := &Journal{Object: object}, &object.Status
-	return over(j.stateOf(stepLeave)) || j.tried(stepLeave) && status.TwoMembersSince != nil && status.TwoMembersUntil != nil
+	j := &Journal{Object: object}
+	if !j.tried(stepLeave) {
+		return false
+	}
+	return over(j.stateOf(stepLeave)) || object.Status.TwoMembersSince != nil && object.Status.TwoMembersUntil != nil
 }
 
 // changed tells that the cluster itself may have been changed: all steps but those that only look and record.

@@ -130,6 +130,24 @@ func TestAFailureIsHeld(t *testing.T) {
 	assert.NotEqual(t, Failed, again.Outcome)
 }
 
+// TestNoFailureHoldsALegacyMachineThatHasToGo: who looks at it in the morning would find its VM made again, with empty disks, at work as a Node.
+func TestNoFailureHoldsALegacyMachineThatHasToGo(t *testing.T) {
+	t.Parallel()
+	for step, held := range map[string]bool{stepLeave: true, stepRetire: false, "control-plane/recognize": true} {
+		w := newWorld(t, "  failure: {then: hold-and-notify}\n", "a")
+		w.fate = func(id string) fate {
+			if id == step {
+				return fails
+			}
+			return succeeds
+		}
+		result, _ := w.run()
+		require.Equal(t, Failed, result.Outcome, step)
+		assert.Equal(t, held, w.status(t).Spec.Pause != nil, "%s: %s", step, result.Message)
+		assert.Equal(t, !held, strings.Contains(result.Message, "it has to be done as soon as it can be, run again"), "%s: %s", step, result.Message)
+	}
+}
+
 // TestAStepIsTriedAgainAsOftenAsThePlaybookSays, but not what no second try can help.
 func TestAStepIsTriedAgainAsOftenAsThePlaybookSays(t *testing.T) {
 	t.Parallel()
@@ -336,6 +354,18 @@ func TestWhoStopsWhileEtcdNeedsBothMembersIsTold(t *testing.T) {
 		assert.Equal(t, exposed, Exposed(journalWith(stepPromote, state).Object), state)
 	}
 	assert.False(t, Exposed(nil))
+	// It ends when a run has seen that the legacy member is gone, whatever became of the step.
+	object := journalWith(stepPromote, migrationv1alpha1.StepDone).Object
+	object.Status.Steps = append(object.Status.Steps, migrationv1alpha1.StepRecord{ID: stepLeave, State: migrationv1alpha1.StepFailed})
+	object.Status.TwoMembersSince = secondOf(time.Unix(0, 0))
+	assert.True(t, Exposed(object))
+	assert.False(t, Left(object))
+	object.Status.TwoMembersUntil = secondOf(time.Unix(60, 0))
+	assert.False(t, Exposed(object))
+	assert.True(t, Left(object))
+	object.Status.Steps[1].State = migrationv1alpha1.StepUndone
+	assert.False(t, Left(object), "taken back, the end is that of the time before")
+	assert.False(t, Left(nil))
 }
 
 // TestNothingIsCrossedByASecondTry when the window has become too short for it meanwhile.

@@ -140,7 +140,7 @@ type Drain struct {
 
 // Failure says what a run does about a step that fails.
 type Failure struct {
-	Then    string   `yaml:"then,omitempty" json:"then,omitempty" jsonschema:"enum=stop,enum=hold-and-notify" jsonschema_description:"stop ends the run; hold-and-notify also keeps later runs from beginning until somebody resumes."`
+	Then    string   `yaml:"then,omitempty" json:"then,omitempty" jsonschema:"enum=stop,enum=hold-and-notify" jsonschema_description:"stop ends the run; hold-and-notify also keeps later runs from beginning until somebody resumes, but where a legacy machine has to go at once."`
 	Retries int      `yaml:"retries,omitempty" json:"retries,omitempty" jsonschema:"minimum=0,maximum=10" jsonschema_description:"How many times the step is tried again before."`
 	Pause   Duration `yaml:"pause,omitempty" json:"pause,omitempty" jsonschema_description:"How long it waits between two tries."`
 }
