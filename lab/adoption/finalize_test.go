@@ -68,11 +68,14 @@ func TestTheWholeMigration(t *testing.T) {
 	require.NoError(t, x.management.Delete(t.Context(), foreign))
 	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))), "nothing is removed that could not be removed to the end")
 
+	const month = 30 * 24 * time.Hour
+	x.o.c.EndKubeconfig(t, time.Now().Add(month))
 	begins := time.Now()
 	probe := startProbe(t, x.o.c.Inside(t, "prober", "system:masters"), false)
 	code, stdout, said := x.finalize(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	probed := probe()
+	assert.Contains(t, said, x.o.c.ID+"-kubeconfig is the KubeadmControlPlane's, which renews it; its certificate is valid until "+time.Now().AddDate(0, 0, 365).UTC().Format("2006-01"), "it was renewed")
 	t.Logf("the API by its name, a connection for each question: %s", probed)
 	assert.Empty(t, probed.failed, "the way to the API changes without anybody noticing")
 	x.assertFinal(1)

@@ -87,7 +87,7 @@ func (a *API) Expired(tb testing.TB, user string, groups ...string) *rest.Config
 	tb.Helper()
 	config := a.As(tb, user, groups...)
 	authority := a.Authority().Pair()
-	old, err := expire(config.CertData, authority.Cert, authority.Key)
+	old, err := endAt(time.Now().Add(-time.Minute), config.CertData, authority.Cert, authority.Key)
 	require.NoError(tb, err)
 	config.CertData = old
 	return config

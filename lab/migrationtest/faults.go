@@ -120,6 +120,12 @@ func (f *Foreign) write(ctx context.Context, full kubernetes.Interface, as *apps
 // when a connection begins.
 func (c *Cluster) ExpireKubeconfig(tb testing.TB) (restore func()) {
 	tb.Helper()
+	return c.EndKubeconfig(tb, time.Now().Add(-time.Minute))
+}
+
+// EndKubeconfig is ExpireKubeconfig for another time than a minute ago.
+func (c *Cluster) EndKubeconfig(tb testing.TB, ends time.Time) (restore func()) {
+	tb.Helper()
 	var undo []func()
 	for key, field := range map[client.ObjectKey]string{
 		{Namespace: c.ID, Name: c.ID + "-kubeconfig"}: "kubeConfig", {Namespace: c.Namespace, Name: c.ID + "-kubeconfig"}: "value",
@@ -134,7 +140,7 @@ func (c *Cluster) ExpireKubeconfig(tb testing.TB) (restore func()) {
 		config, err := clientcmd.Load(valid)
 		require.NoError(tb, err)
 		for _, user := range config.AuthInfos {
-			user.ClientCertificateData, err = expire(user.ClientCertificateData, c.CACert, c.CAKey)
+			user.ClientCertificateData, err = endAt(ends, user.ClientCertificateData, c.CACert, c.CAKey)
 			require.NoError(tb, err)
 		}
 		expired, err := clientcmd.Write(*config)
@@ -164,27 +170,27 @@ func (c *Cluster) patchSecret(ctx context.Context, secret *corev1.Secret, field 
 	return c.world.Client.Patch(ctx, secret.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))
 }
 
-// expire signs a certificate again, for the same key, so that it ended a minute ago.
-func expire(cert, caCert, caKey []byte) ([]byte, error) {
+// endAt signs a certificate again, for the same key and with another end.
+func endAt(ends time.Time, cert, caCert, caKey []byte) ([]byte, error) {
 	authority, err := tls.X509KeyPair(bytes.TrimSpace(caCert), caKey)
 	if err != nil {
 		return nil, fmt.Errorf("reading the CA: %w", err)
 	}
 	block, _ := pem.Decode(cert)
 	if block == nil {
-		return nil, errors.New("reading the certificate to expire: it is no PEM")
+		return nil, errors.New("reading the certificate to end: it is no PEM")
 	}
 	old, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate to expire: %w", err)
+		return nil, fmt.Errorf("reading the certificate to end: %w", err)
 	}
 	template := *old
 	// That of the authority's key.
 	template.SignatureAlgorithm = x509.UnknownSignatureAlgorithm
-	template.NotAfter = time.Now().Add(-time.Minute)
+	template.NotAfter = ends
 	der, err := x509.CreateCertificate(rand.Reader, &template, authority.Leaf, old.PublicKey, authority.PrivateKey)
 	if err != nil {
-		return nil, fmt.Errorf("signing an expired certificate: %w", err)
+		return nil, fmt.Errorf("signing a certificate that ends: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
