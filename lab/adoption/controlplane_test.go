@@ -476,16 +476,21 @@ func (x *takeover) assertReplaced(workers int) {
 // TestKilledPastThePointOfNoReturn kills the program after every change from there on.
 func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "reckless", 1)
-	code, _, said := x.o.run(t.Context())
-	require.Equal(t, cli.CodeOK, code, said)
-	code, _, said = x.run(t.Context())
-	require.Equal(t, cli.CodeDecision, code, said)
-	x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
-	}, cli.CodeOK)
-	x.assertReplaced(1)
-	assert.Len(t, x.listed(), 1)
+	for version, legacy := range map[string]bool{"3.5": true, "3.6": false} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			x := newTakeoverOf(t, "reckless-"+version, migrationtest.ClusterOptions{Workers: 1, Etcd: true, LegacyEtcd: legacy})
+			code, _, said := x.o.run(t.Context())
+			require.Equal(t, cli.CodeOK, code, said)
+			code, _, said = x.run(t.Context())
+			require.Equal(t, cli.CodeDecision, code, said)
+			x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
+				return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
+			}, cli.CodeOK)
+			x.assertReplaced(1)
+			assert.Len(t, x.listed(), 1)
+		})
+	}
 }
 
 // TestALearnerThatNeverStartsIsTakenBack holds the machine: its learner never comes, somebody ends the run, and going back leaves nothing.
