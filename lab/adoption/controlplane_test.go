@@ -473,7 +473,7 @@ func (x *takeover) assertReplaced(workers int) {
 	assert.True(x, apierrors.IsNotFound(err), "the VM's pod: %v", err)
 }
 
-// TestKilledPastThePointOfNoReturn kills the program after every change from there on.
+// TestKilledPastThePointOfNoReturn kills the program after every change from there on, with each version of etcd.
 func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	t.Parallel()
 	for version, legacy := range map[string]bool{"3.5": true, "3.6": false} {
