@@ -46,7 +46,7 @@ func (f *Finalizer) HandOverKubeconfig(ctx context.Context) error {
 	if held != nil && held.Type != clusterv1.ClusterSecretType {
 		made, err := f.renewable(ctx, held)
 		if errors.Is(err, errNotRenewable) {
-			f.note("Secret %s stays as it is, and %s", key, err)
+			f.note("Secret %s stays as it is, and %s; put a kubeconfig into it that lasts, or Cluster API loses the cluster when this one ends", key, err)
 			return nil
 		}
 		if err != nil {
@@ -73,7 +73,7 @@ func (f *Finalizer) renewed(parent context.Context, key client.ObjectKey, contro
 		if err := f.wakeObject(ctx, controlPlane); err != nil {
 			return err
 		}
-		soon, over := context.WithTimeout(ctx, wakePause)
+		soon, over := context.WithTimeout(ctx, min(wakePause, f.Patience/4))
 		err := f.awaitRenewed(soon, key, controlPlane)
 		over()
 		if ctx.Err() != nil || !errors.Is(err, kube.ErrNotInTime) {

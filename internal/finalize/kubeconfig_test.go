@@ -115,6 +115,17 @@ func (x *scene) keeper(t *testing.T) func(context.Context, client.WithWatch) err
 	}
 }
 
+// afterTheFirst sees nothing when it is woken first, as one whose cache is late.
+func afterTheFirst(woken func(context.Context, client.WithWatch) error) func(context.Context, client.WithWatch) error {
+	looks := 0
+	return func(ctx context.Context, c client.WithWatch) error {
+		if looks++; looks == 1 {
+			return nil
+		}
+		return woken(ctx, c)
+	}
+}
+
 func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
@@ -123,6 +134,7 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 		kubeconfig []byte
 		caKey      []byte
 		asleep     bool
+		early      bool
 		says       string
 		// stays says why the Secret stays as it was.
 		stays string
@@ -135,6 +147,7 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 		"a CA without its key":               {kubeconfig: ca.legacyKubeconfig(t, month), stays: "nobody renews it: the cluster's CA has no key in Secret org-acme/al9qy-ca"},
 		"another name is checked":            {kubeconfig: ca.kubeconfigFor(t, month, "master"), caKey: ca.keyPEM, stays: "nobody renews it: it does not check the API server's certificate by the API's name"},
 		"a CA with another key":              {kubeconfig: ca.legacyKubeconfig(t, month), caKey: []byte("s3cr3t"), stays: "nobody renews it: the cluster's CA has no key in Secret org-acme/al9qy-ca"},
+		"the first look comes too early":     {kubeconfig: ca.legacyKubeconfig(t, month), caKey: ca.keyPEM, early: true},
 		"nobody takes it over":               {kubeconfig: ca.legacyKubeconfig(t, month), caKey: ca.keyPEM, asleep: true, says: "waiting for KubeadmControlPlane/al9qy to take Secret/al9qy-kubeconfig over"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -142,6 +155,9 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 			x := newScene(t)
 			if !test.asleep {
 				x.woken = x.keeper(t)
+				if test.early {
+					x.woken = afterTheFirst(x.woken)
+				}
 			}
 			marks := map[string]string{clusterv1.ClusterNameLabel: id}
 			require.NoError(t, x.api.Create(t.Context(), &controlplanev1.KubeadmControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id, UID: "kcp"}}))

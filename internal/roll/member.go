@@ -319,7 +319,7 @@ func roundTrip(takes time.Duration) string {
 	if takes == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; a message to it and back takes %s", takes)
+	return fmt.Sprintf("; a message to it and back takes %s", takes.Round(time.Microsecond))
 }
 
 // VerifyPromoted shows the members, and that they agree: the table is what a majority says.
