@@ -724,6 +724,14 @@ func Registry() []Check {
 			Fix:   "Repair the DaemonSet, or take it off nodes that it cannot serve.",
 			run:   daemonsServe,
 		},
+		{
+			ID: "CHK-NODE-015", Category: categoryNodes, Title: "kube-proxy's pods have a token", Short: "kube-proxy's token", Severity: Block, Needs: []Fact{Running},
+			Hint:  "kubectl -n kube-system get daemonset,serviceaccount kube-proxy -o yaml, and look for automountServiceAccountToken",
+			Looks: "The pods of DaemonSet kube-system/kube-proxy, and whether the token of their ServiceAccount is mounted into them.",
+			Why:   "The legacy certificate by which kube-proxy is known ends, and nobody renews it after the migration. On new nodes its kubeconfig therefore names the token as well; kube-proxy does not start without the file, and a node without kube-proxy reaches no Service.",
+			Fix:   "Take automountServiceAccountToken: false off the DaemonSet's template, or off the ServiceAccount, and let the pods be made again.",
+			run:   proxiesHaveTokens,
+		},
 
 		{
 			ID: "CHK-CAPI-001", Category: categoryTarget, Title: "Cluster API is installed", Short: "no Cluster API", Severity: Block, Needs: []Fact{Abilities}, Fixed: fixedTakeover, Beyond: true,

@@ -124,6 +124,16 @@ func daemonPod(node string, ready bool) corev1.Pod {
 	return pod
 }
 
+func proxyPod(node string, token bool) corev1.Pod {
+	pod := daemonPod(node, true)
+	pod.Namespace, pod.Name, pod.OwnerReferences[0].Name = metav1.NamespaceSystem, "kube-proxy-"+node, "kube-proxy"
+	pod.Spec.Containers = []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{MountPath: "/etc/kubernetes/ssl"}}}}
+	if token {
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{MountPath: "/var/run/secrets/kubernetes.io/serviceaccount"})
+	}
+	return pod
+}
+
 // label sets labels of a Node.
 func label(f *Facts, n int, labels map[string]string) { f.Cluster.Nodes[n].Node.Object.Labels = labels }
 
@@ -676,6 +686,16 @@ func examples() map[string]example {
 				}, Warn, "DaemonSet shop/logs is ready on 1 of 3 nodes, not on b, no node yet"},
 				{"nowhere", func(f *Facts) { f.Workloads.Daemons = daemonsOf([]corev1.Pod{daemonPod("a", false)}) }, Warn, "DaemonSet shop/logs is ready nowhere (1 pod)"},
 			},
+		},
+		"CHK-NODE-015": {
+			pass: func(f *Facts) {
+				other, elsewhere := proxyPod("a", false), proxyPod("a", false)
+				other.OwnerReferences[0].Name, elsewhere.Namespace = "logs", "shop"
+				f.Workloads = makeWorkloads([]corev1.Pod{proxyPod("a", true), other, elsewhere}, nil, nil, testNow)
+			},
+			fail: []broken{{"on one node", func(f *Facts) {
+				f.Workloads = makeWorkloads([]corev1.Pod{proxyPod("a", true), proxyPod("b", false)}, nil, nil, testNow)
+			}, Block, "Pod kube-system/kube-proxy-b on b"}},
 		},
 
 		"CHK-CAPI-001": {fail: []broken{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
 // Workloads are the pods on the workload cluster's nodes, as a drain sees them.
@@ -32,6 +33,8 @@ type Workloads struct {
 	Tied []Tied
 	// Daemons are the DaemonSets with pods, sorted by namespace and name.
 	Daemons []Daemon
+	// Tokenless are the pods of kube-proxy in which there is no token of their ServiceAccount, sorted.
+	Tokenless []string
 	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
 	Volumes int
 }
@@ -62,6 +65,9 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 		}
 	}
 	for i := range pods {
+		if owner := metav1.GetControllerOf(&pods[i]); owner != nil && owner.Kind == "DaemonSet" && owner.Name == translate.ProxyDaemonSet && pods[i].Namespace == metav1.NamespaceSystem && !hasToken(&pods[i]) {
+			w.Tokenless = append(w.Tokenless, fmt.Sprintf("Pod %s/%s on %s", pods[i].Namespace, pods[i].Name, cmp.Or(pods[i].Spec.NodeName, "no node yet")))
+		}
 		for n := range pods[i].Spec.Volumes {
 			if source := pods[i].Spec.Volumes[n].ISCSI; source != nil {
 				w.ISCSI = append(w.ISCSI, fmt.Sprintf("Pod %s/%s: %s at %s", pods[i].Namespace, pods[i].Name, source.IQN, source.TargetPortal))
@@ -70,7 +76,15 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 	}
 	slices.Sort(w.ISCSI)
 	slices.Sort(w.OnNodes)
+	slices.Sort(w.Tokenless)
 	return w
+}
+
+// hasToken tells whether a pod's first container finds the token of its ServiceAccount where all do (kubernetes v1.22, plugin/pkg/admission/serviceaccount/admission.go).
+func hasToken(pod *corev1.Pod) bool {
+	return len(pod.Spec.Containers) > 0 && slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount"
+	})
 }
 
 // daemonsOf groups the pods of DaemonSets. Those that are being deleted are about to be made again.
@@ -334,4 +348,12 @@ func storageKnowsReplacements(v *view) verdict {
 		return failed(items, "replacements have initiator names that begin with %s%s- and end with the name of their Machine", strings.TrimPrefix(initiatorPrefix, "InitiatorName="), v.cluster.ID)
 	}
 	return held("none of %s and %s uses iSCSI by itself", plural(v.Workloads.Volumes, "volume", "volumes"), plural(len(v.Workloads.Pods), "pod", "pods"))
+}
+
+// proxiesHaveTokens looks whether kube-proxy's pods have what those on new nodes read.
+func proxiesHaveTokens(v *view) verdict {
+	if len(v.Workloads.Tokenless) > 0 {
+		return failed(v.Workloads.Tokenless, "%s of kube-proxy no token", plural(len(v.Workloads.Tokenless), "pod has", "pods have"))
+	}
+	return held("no pod of kube-proxy is without a token")
 }

@@ -28,6 +28,7 @@ func builtIn() map[string]Range {
 		"control-plane/snapshot":     {P50: 30 * s, P90: 3 * m},
 		"control-plane/api-services": {P50: 5 * s, P90: 30 * s},
 		"control-plane/admission":    {P50: 5 * s, P90: 30 * s},
+		"control-plane/kube-proxy":   {P50: 5 * s, P90: 30 * s},
 		"control-plane/attach":       {P50: 30 * s, P90: 3 * m},
 		"control-plane/reach":        {P50: 5 * s, P90: 30 * s},
 		"control-plane/boot":         {P50: 3 * m, P90: 10 * m},

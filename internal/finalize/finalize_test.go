@@ -321,8 +321,9 @@ func TestNoMarkOfTheMigrationIsLeftInTheWorkloadCluster(t *testing.T) {
 	marks := map[string]string{translate.LabelCluster: id, translate.Domain + "/other": "", "team": "shop"}
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "migration-mirror-pods", UID: "r", Labels: marks}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"use"}}}}
 	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "migration-mirror-pods", UID: "b", Labels: marks}}
+	proxy := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:node-proxier", UID: "p", Labels: marks}}
 	foreign := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "of-another", Labels: map[string]string{translate.LabelCluster: "b4n9x"}}}
-	inside := fake.NewClientBuilder().WithScheme(x.api.Scheme()).WithObjects(role, binding, foreign).WithInterceptorFuncs(interceptor.Funcs{
+	inside := fake.NewClientBuilder().WithScheme(x.api.Scheme()).WithObjects(role, binding, proxy, foreign).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if kind := list.GetObjectKind().GroupVersionKind(); kind.Group == "policy" {
 				return &meta.NoKindMatchError{GroupKind: kind.GroupKind()}
@@ -334,14 +335,16 @@ func TestNoMarkOfTheMigrationIsLeftInTheWorkloadCluster(t *testing.T) {
 	for range 2 {
 		require.NoError(t, x.unmarkInside(t.Context()))
 	}
-	for _, o := range []client.Object{role, binding, foreign} {
+	for _, o := range []client.Object{role, binding, proxy, foreign} {
 		require.NoError(t, inside.Get(t.Context(), client.ObjectKeyFromObject(o), o))
 	}
 	assert.Equal(t, map[string]string{"team": "shop"}, role.Labels)
 	assert.NotEmpty(t, role.Rules)
 	assert.Equal(t, map[string]string{"team": "shop"}, binding.Labels)
 	assert.Equal(t, map[string]string{translate.LabelCluster: "b4n9x"}, foreign.Labels)
-	assert.Len(t, x.notes, 2, "each is named once")
+	assert.Equal(t, map[string]string{"team": "shop"}, proxy.Labels)
+	assert.Len(t, x.notes, 3, "each is named once")
+	assert.Contains(t, x.notes, "ClusterRoleBinding/kubeadm:node-proxier stays in the workload cluster: kube-proxy needs it as soon as the legacy workers' certificate ends")
 }
 
 func TestWhatNobodyKnowsAboutStays(t *testing.T) {

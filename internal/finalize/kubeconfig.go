@@ -82,14 +82,14 @@ func (f *Finalizer) renewed(parent context.Context, key client.ObjectKey, contro
 	}
 }
 
-// tellProxyEnd notes until when kube-proxy is known to the API: its certificate is the legacy platform's, and no controller of Cluster API has anything to do with it (decision 0005).
+// tellProxyEnd notes until when kube-proxy is known to the API by the legacy platform's certificate, which no controller of Cluster API has anything to do with (decision 0005).
 func (f *Finalizer) tellProxyEnd(ctx context.Context) error {
 	files, err := f.secret(ctx, client.ObjectKey{Namespace: f.Result.Namespace, Name: f.Picture.ID + "-node-files"})
 	if err != nil || files == nil {
 		return err
 	}
 	if certificate, err := certs.DecodeCertPEM(files.Data[translate.WorkerCertificate]); err == nil {
-		f.note("kube-proxy on every node uses a certificate that ends at %s, and nobody renews it: renew it, or give kube-proxy another identity, before then", certificate.NotAfter.UTC().Format(time.RFC3339))
+		f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and by its ServiceAccount's token from then on", certificate.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -182,7 +182,7 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 			require.NoError(t, err)
 			said := strings.Join(x.notes, "\n")
 			assert.NotContains(t, said, "s3cr3t")
-			assert.Contains(t, said, "kube-proxy on every node uses a certificate that ends at ")
+			assert.Contains(t, said, "kube-proxy on every node is known by the legacy workers' certificate until that ends at ")
 			if test.stays != "" {
 				assert.EqualValues(t, "legacy", held.UID)
 				assert.Equal(t, test.kubeconfig, held.Data["value"])

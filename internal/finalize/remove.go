@@ -246,8 +246,8 @@ func (f *Finalizer) Unmark(ctx context.Context) error {
 	return f.unmarkInside(ctx)
 }
 
-// unmarkInside takes the marks off what the migration has made in the workload cluster. The permission itself stays: as long as PodSecurityPolicy decides, the control plane's
-// static pods are seen only with it, and whoever ends that ends it.
+// unmarkInside takes the marks off what the migration has made in the workload cluster. The permissions themselves stay: as long as PodSecurityPolicy decides, the control plane's
+// static pods are seen only with theirs, and whoever ends that ends it.
 func (f *Finalizer) unmarkInside(ctx context.Context) error {
 	for _, p := range markedInside() {
 		found, err := adopt.List(ctx, f.Workload.Client, p.kind, p.namespace)
@@ -265,20 +265,29 @@ func (f *Finalizer) unmarkInside(ctx context.Context) error {
 			if err := f.unmark(ctx, f.Workload, o); err != nil {
 				return err
 			}
-			f.note("%s stays in the workload cluster: nodes need it as long as PodSecurityPolicy admits pods", kube.TargetOf(o))
+			f.note("%s stays in the workload cluster: %s", kube.TargetOf(o), p.why)
 		}
 	}
 	return nil
 }
 
 // markedInside are the places in the workload cluster where the migration has made objects that stay.
-func markedInside() []place {
+func markedInside() []permission {
+	const policy, proxy = "nodes need it as long as PodSecurityPolicy admits pods", "kube-proxy needs it as soon as the legacy workers' certificate ends"
 	rbac := rbacv1.SchemeGroupVersion
-	return []place{
-		{rbac.WithKind("Role"), metav1.NamespaceSystem},
-		{rbac.WithKind("RoleBinding"), metav1.NamespaceSystem},
-		{schema.GroupVersionKind{Group: "policy", Version: "v1beta1", Kind: "PodSecurityPolicy"}, ""},
+	return []permission{
+		{place{rbac.WithKind("Role"), metav1.NamespaceSystem}, policy},
+		{place{rbac.WithKind("RoleBinding"), metav1.NamespaceSystem}, policy},
+		{place{rbac.WithKind("ClusterRoleBinding"), ""}, proxy},
+		{place{schema.GroupVersionKind{Group: "policy", Version: "v1beta1", Kind: "PodSecurityPolicy"}, ""}, policy},
 	}
+}
+
+// permission is where the migration has permitted something, and why that stays.
+type permission struct {
+	place
+
+	why string
 }
 
 // marked are the kinds of which the migration has made objects that stay.

@@ -224,6 +224,11 @@ func (s Shape) phases() []Phase {
 				Act: rolling((*roll.Roller).Admit), Undo: rolling((*roll.Roller).Unadmit),
 			},
 			{
+				ID: "control-plane/kube-proxy", Title: "let kube-proxy's ServiceAccount do what kube-proxy does",
+				Why: "the certificate by which kube-proxy is known ends, and nobody renews it after the migration",
+				Act: rolling((*roll.Roller).BindProxy), Verify: rolling((*roll.Roller).VerifyProxyBound), Undo: rolling((*roll.Roller).UnbindProxy),
+			},
+			{
 				ID: "control-plane/attach", Title: "let a KubeadmControlPlane make one Machine, held, and pause it",
 				Why:    "unpaused it would remove the legacy member from etcd as soon as its own machine has a Node",
 				Before: stillFenced, Act: rolling((*roll.Roller).Attach), Verify: rolling((*roll.Roller).VerifyAttached),

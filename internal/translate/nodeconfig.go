@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	clientcmdapiv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
@@ -577,7 +579,8 @@ func withoutSubsystem(text string) string {
 }
 
 // kubeProxy gives new nodes the files that the kube-proxy DaemonSet mounts from its host: without them it crash-loops there
-// (legacy-system.md 6.7). Its identity is the workers', on control plane nodes too: it may do no more than a proxy needs.
+// (legacy-system.md 6.7). Its identity is the workers', on control plane nodes too: it may do no more than a proxy needs. That ends with the workers'
+// certificate, and its ServiceAccount's does not (decision 0005).
 func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 	content, leaves := node.Ignition.File(fileProxy), t.settings(node, "file:"+fileProxy+"#")
 	if content == nil || len(leaves) == 0 {
@@ -595,13 +598,7 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 		leaves = append(leaves, subnet, t.config("spec.cluster.calico.cidr"))
 	}
 	t.file(c, fileProxy, "0644", string(content.Content), t.from("kube-proxy", append(leaves, conntrack)...))
-	if worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig); worker != nil {
-		t.file(c, fileProxyKubeconfig, "0644", worker.text(), t.from("kube-proxy", worker))
-	} else if master := t.nodeSetting(node, "file:"+fileProxyKubeconfig); master != nil {
-		// A cluster that was scaled to no workers has no boot data of one. The two files differ in the certificate they name.
-		text := strings.ReplaceAll(master.text(), "/etc/kubernetes/ssl/apiserver-", "/etc/kubernetes/ssl/worker-")
-		t.file(c, fileProxyKubeconfig, "0644", text, t.from("kube-proxy", t.get(sourceSecret+"/worker", "data.crt")))
-	} else {
+	if !t.proxyKubeconfig(c, node) {
 		return
 	}
 	for _, part := range []string{"ca", "crt", "key"} {
@@ -615,19 +612,69 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 	t.tellProxyEnd()
 }
 
+// proxyKubeconfig gives new nodes the kubeconfig of kube-proxy, with one credential more; it tells whether there is one.
+func (t *translation) proxyKubeconfig(c *config, node *legacy.Node) bool {
+	var held string
+	var rule origin
+	if worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig); worker != nil {
+		held, rule = worker.text(), t.from("kube-proxy", worker)
+	} else if master := t.nodeSetting(node, "file:"+fileProxyKubeconfig); master != nil {
+		// A cluster that was scaled to no workers has no boot data of one. The two files differ in the certificate they name.
+		held = strings.ReplaceAll(master.text(), "/etc/kubernetes/ssl/apiserver-", "/etc/kubernetes/ssl/worker-")
+		rule = t.from("kube-proxy", t.get(sourceSecret+"/worker", "data.crt"))
+	} else {
+		return false
+	}
+	content, known := t.proxies[held]
+	if !known {
+		content = withToken(held)
+		t.proxies[held] = content
+	}
+	if content == "" {
+		t.refuse(t.nodeSetting(node, "file:"+fileProxyKubeconfig), idValue, fileProxyKubeconfig+" is no kubeconfig with a user", "correct the file in the boot data: kube-proxy would not start on new nodes")
+		content = held
+	}
+	t.file(c, fileProxyKubeconfig, "0644", content, rule)
+	return true
+}
+
+// podToken is where a pod finds the token of its ServiceAccount (kubernetes v1.22, plugin/pkg/admission/serviceaccount/admission.go); kubelet renews it.
+const podToken = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // G101: a path.
+
+// withToken has every user of a kubeconfig show the token of its pod beside the certificate. An API server goes by the certificate as long as it is valid, and by the token once it is not
+// (k8s.io/apiserver, pkg/authentication/authenticatorfactory, which asks one authenticator after the other until one knows the user).
+// It is empty for what is no kubeconfig.
+func withToken(text string) string {
+	var config clientcmdapiv1.Config
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil || len(config.AuthInfos) == 0 {
+		return ""
+	}
+	for i := range config.AuthInfos {
+		config.AuthInfos[i].AuthInfo.TokenFile = podToken
+	}
+	out, err := yaml.Marshal(config)
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
+// ProxyDaemonSet is what kube-proxy's DaemonSet in kube-system is called, with legacy clusters as with kubeadm's.
+const ProxyDaemonSet = "kube-proxy"
+
 const nodeFilesNote = "files with secrets that new nodes need at boot"
 
 // WorkerCertificate is the key in Secret <id>-node-files of the certificate by which kube-proxy is known.
 const WorkerCertificate = "worker-crt.pem"
 
-// tellProxyEnd says in the plan until when kube-proxy is known: it goes on with the legacy workers' certificate, which nobody renews once cert-operator is gone.
+// tellProxyEnd says in the plan until when kube-proxy is known by the legacy workers' certificate, which nobody renews once cert-operator is gone.
 func (t *translation) tellProxyEnd() {
 	source := t.get(sourceSecret+"/worker", "data.crt")
 	if source == nil || t.nodeFiles == nil {
 		return
 	}
 	if all, err := pki.ParseCertificates([]byte(source.text())); err == nil && len(all) > 0 {
-		t.nodeFiles.Note = nodeFilesNote + "; kube-proxy uses the workers' certificate in it, which ends at " + all[0].NotAfter.UTC().Format(time.RFC3339) + " and is renewed by nobody"
+		t.nodeFiles.Note = nodeFilesNote + "; kube-proxy uses the workers' certificate in it until that ends at " + all[0].NotAfter.UTC().Format(time.RFC3339) + ", and its ServiceAccount's token from then on"
 	}
 }
 

@@ -70,6 +70,7 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 		sources:        map[nodeKey]*nodeSources{},
 		sizes:          map[string]string{},
 		plainConfigs:   map[legacy.Role]*config{},
+		proxies:        map[string]string{},
 		machineConfigs: map[string]*config{},
 	}
 	rowsOf := tr.table.beside(reader.leaves)
@@ -116,6 +117,8 @@ type translation struct {
 	sizes map[string]string
 	// dockerCIDR is the decision about Docker's bridge: drop, carry, or empty while open.
 	dockerCIDR string
+	// proxies are the kubeconfigs of kube-proxy that new nodes get, by those of the legacy ones; empty for what is no kubeconfig.
+	proxies map[string]string
 	// plainConfigs are the configurations of nodes that differ from others of their role in nothing.
 	plainConfigs map[legacy.Role]*config
 	// machineConfigs are the virtual machine parts by machine name.

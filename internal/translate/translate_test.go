@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -557,8 +558,48 @@ func TestAClusterWithoutWorkersLosesNoKey(t *testing.T) {
 			require.NoError(t, err)
 			files := fmt.Sprint(list...)
 			assert.Contains(t, files, "client-certificate: /etc/kubernetes/ssl/worker-crt.pem")
+			assert.Contains(t, files, "tokenFile: "+podToken)
 			assert.Contains(t, files, "path:/etc/kubernetes/ssl/worker-key.pem")
 		}
+	}
+}
+
+// TestKubeProxyOutlivesItsCertificate by the token that each of its users shows as well.
+func TestKubeProxyOutlivesItsCertificate(t *testing.T) {
+	t.Parallel()
+	kubeconfig := func(cluster *legacy.Cluster, change func([]byte) []byte) *Result {
+		for i := range cluster.Nodes {
+			files := slices.Clone(cluster.Nodes[i].Ignition.Files)
+			for n := range files {
+				if files[n].Path == fileProxyKubeconfig {
+					files[n].Content = change(files[n].Content)
+				}
+			}
+			cluster.Nodes[i].Ignition.Files = files
+		}
+		return New().Translate(cluster, Options{CAKey: []byte("KEY")})
+	}
+	users := 0
+	for _, o := range kubeconfig(load(t, "al9qy"), func(held []byte) []byte { return held }).Objects {
+		for _, v := range o.Values {
+			if text, ok := v.After.(string); ok && strings.Contains(text, "current-context: service-account-context") {
+				config, err := clientcmd.Load([]byte(text))
+				require.NoError(t, err)
+				require.Contains(t, config.AuthInfos, "proxy")
+				assert.Equal(t, "/etc/kubernetes/ssl/worker-crt.pem", config.AuthInfos["proxy"].ClientCertificate)
+				assert.Equal(t, podToken, config.AuthInfos["proxy"].TokenFile)
+				assert.Equal(t, "https://api.al9qy.k8s.anubis.example.test", config.Clusters["local"].Server)
+				users++
+			}
+		}
+	}
+	assert.GreaterOrEqual(t, users, 2, "control plane and workers")
+
+	for name, held := range map[string]string{"no YAML": "users: [s3cr3t", "another type": "users: s3cr3t", "no user": "kind: Config", "nothing": " "} {
+		result := kubeconfig(load(t, "al9qy"), func([]byte) []byte { return []byte(held) })
+		said := fmt.Sprint(result.Findings)
+		assert.Contains(t, said, fileProxyKubeconfig+" is no kubeconfig with a user", name)
+		assert.NotContains(t, said, "s3cr3t", name)
 	}
 }
 

@@ -364,6 +364,7 @@ func TestTheLegacyMasterLeaves(t *testing.T) {
 	t.Logf("one connection for all: %s", together())
 	assert.Empty(t, probed.failed, "nobody who connects notices that the API server is another one")
 	x.assertReplaced(1)
+	x.assertProxiesAreKnown()
 	assert.Len(t, x.listed(), 1)
 	for line := range strings.Lines(said) {
 		if strings.Contains(line, "etcd needed both members for at most ") {

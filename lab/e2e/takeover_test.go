@@ -32,7 +32,9 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/certtest"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
 )
 
 // organization is the namespace of the cluster's objects.
@@ -453,6 +455,7 @@ func (w *world) rolls(ctx context.Context) {
 		deletion += `,"nodeDrainTimeoutSeconds":120`
 	}
 	w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", `{"spec":{"machineTemplate":{"spec":{"deletion":{`+deletion+`}}}}}`)
+	w.certificateOfProxiesEnds(ctx)
 	plainly := w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
 	if notes, found := w.readNotes(); found && notes.Took[plan.PhaseControlPlane] > 0 {
 		took, allowed := notes.Took[plan.PhaseControlPlane], plainly+notes.Drained[plan.PhaseControlPlane]
@@ -466,7 +469,41 @@ func (w *world) rolls(ctx context.Context) {
 	}
 	require.Len(w.t, w.members(ctx).Members, 1)
 	require.Len(w.t, w.nodes(ctx), 1+*workers, "Nodes")
+	w.servicesAreServed(ctx)
 	w.forecastIsEmpty(ctx)
+}
+
+// certificateOfProxiesEnds lets the certificate by which kube-proxy is known be over on machines that are made from now on: there it has its ServiceAccount's token alone.
+func (w *world) certificateOfProxiesEnds(ctx context.Context) {
+	w.t.Helper()
+	files, err := w.get(ctx, organization, "secrets", legacycluster.ID+"-node-files")
+	require.NoError(w.t, err)
+	require.NotNil(w.t, files)
+	held, _, err := unstructured.NestedString(files.Object, "data", translate.WorkerCertificate)
+	require.NoError(w.t, err)
+	certificate, err := base64.StdEncoding.DecodeString(held)
+	require.NoError(w.t, err)
+	authority := func(name string) []byte {
+		raw, err := os.ReadFile(filepath.Join(w.dir, "legacy", legacycluster.ID, name))
+		require.NoError(w.t, err)
+		return raw
+	}
+	over, err := certtest.EndAt(time.Now().Add(-time.Minute), certificate, authority(install.FileCA), authority(install.FileCAKey))
+	require.NoError(w.t, err)
+	w.must(ctx, w.kubectl, "-n", organization, "patch", "secret", files.GetName(), "--type=merge",
+		"-p", fmt.Sprintf(`{"data":{%q:%q}}`, translate.WorkerCertificate, base64.StdEncoding.EncodeToString(over)))
+}
+
+// servicesAreServed asks every node for a port of a Service, which kube-proxy alone leads to the Service's pods.
+func (w *world) servicesAreServed(ctx context.Context) {
+	w.t.Helper()
+	nodes := w.nodes(ctx)
+	for i := range nodes {
+		w.eventually(ctx, medium, "a Service is served at "+nodes[i].GetName(), func(ctx context.Context) error {
+			_, err := w.run(ctx, "", w.inside(w.fortio, "curl", "-timeout", "30s", "http://"+net.JoinHostPort(internalIP(&nodes[i]), "30010")+"/")...)
+			return err
+		})
+	}
 }
 
 // rollsOut replaces the machines of one owner, and waits until others have taken their place. It returns how long the slowest of them took from its creation to a ready Node.

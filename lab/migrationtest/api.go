@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/certtest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
 )
 
@@ -87,7 +88,7 @@ func (a *API) Expired(tb testing.TB, user string, groups ...string) *rest.Config
 	tb.Helper()
 	config := a.As(tb, user, groups...)
 	authority := a.Authority().Pair()
-	old, err := endAt(time.Now().Add(-time.Minute), config.CertData, authority.Cert, authority.Key)
+	old, err := certtest.EndAt(time.Now().Add(-time.Minute), config.CertData, authority.Cert, authority.Key)
 	require.NoError(tb, err)
 	config.CertData = old
 	return config

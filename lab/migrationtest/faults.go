@@ -1,14 +1,8 @@
 package migrationtest
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -24,6 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/certtest"
 )
 
 // ForeignAnnotation counts what [Cluster.ForeignWriter] wrote to a Deployment.
@@ -140,7 +136,7 @@ func (c *Cluster) EndKubeconfig(tb testing.TB, ends time.Time) (restore func()) 
 		config, err := clientcmd.Load(valid)
 		require.NoError(tb, err)
 		for _, user := range config.AuthInfos {
-			user.ClientCertificateData, err = endAt(ends, user.ClientCertificateData, c.CACert, c.CAKey)
+			user.ClientCertificateData, err = certtest.EndAt(ends, user.ClientCertificateData, c.CACert, c.CAKey)
 			require.NoError(tb, err)
 		}
 		expired, err := clientcmd.Write(*config)
@@ -168,29 +164,4 @@ func (c *Cluster) EndKubeconfig(tb testing.TB, ends time.Time) (restore func()) 
 func (c *Cluster) patchSecret(ctx context.Context, secret *corev1.Secret, field string, value []byte) error {
 	patch := fmt.Sprintf(`{"data":{%q:%q}}`, field, base64.StdEncoding.EncodeToString(value))
 	return c.world.Client.Patch(ctx, secret.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))
-}
-
-// endAt signs a certificate again, for the same key and with another end.
-func endAt(ends time.Time, cert, caCert, caKey []byte) ([]byte, error) {
-	authority, err := tls.X509KeyPair(bytes.TrimSpace(caCert), caKey)
-	if err != nil {
-		return nil, fmt.Errorf("reading the CA: %w", err)
-	}
-	block, _ := pem.Decode(cert)
-	if block == nil {
-		return nil, errors.New("reading the certificate to end: it is no PEM")
-	}
-	old, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("reading the certificate to end: %w", err)
-	}
-	template := *old
-	// That of the authority's key.
-	template.SignatureAlgorithm = x509.UnknownSignatureAlgorithm
-	template.NotAfter = ends
-	der, err := x509.CreateCertificate(rand.Reader, &template, authority.Leaf, old.PublicKey, authority.PrivateKey)
-	if err != nil {
-		return nil, fmt.Errorf("signing a certificate that ends: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }

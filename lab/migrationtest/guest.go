@@ -225,7 +225,10 @@ func (g *Guest) joinWorkers(ctx context.Context, api client.Client, joined map[t
 				Namespace: metav1.NamespaceSystem, Name: "kube-proxy-" + p.Name, Labels: set.Spec.Selector.MatchLabels,
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.Name, UID: set.UID, Controller: new(true)}},
 			},
-			Spec:   corev1.PodSpec{NodeName: p.Name, HostNetwork: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: set.Spec.Template.Spec.Containers},
+			Spec: corev1.PodSpec{
+				NodeName: p.Name, HostNetwork: true, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+				Containers: set.Spec.Template.Spec.Containers, ServiceAccountName: set.Spec.Template.Spec.ServiceAccountName,
+			},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		}
 		if err := create(ctx, api, g.node(p.Name, net.ParseIP(p.Status.PodIP)), proxy); err != nil {

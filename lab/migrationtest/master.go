@@ -79,15 +79,17 @@ func newMaster(ctx context.Context, c *Cluster) (*master, error) {
 		}
 	}
 	proxy := m.pod("kube-proxy-m4st3", "docker.io/giantswarm/kube-proxy:v1.21.5")
+	proxy.Spec.ServiceAccountName = "kube-proxy"
 	labels := map[string]string{"k8s-app": "kube-proxy"}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: proxy.Spec.ServiceAccountName}}
 	set := &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: proxy.Spec.Containers}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: proxy.Spec.Containers, ServiceAccountName: account.Name}},
 		},
 	}
-	if err := m.api.Create(ctx, set); err != nil {
+	if err := errors.Join(m.api.Create(ctx, account), m.api.Create(ctx, set)); err != nil {
 		return nil, fmt.Errorf("making the DaemonSet of kube-proxy: %w", err)
 	}
 	proxy.Labels = labels

@@ -1,0 +1,109 @@
+package roll
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
+)
+
+const proxySet = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {namespace: kube-system, name: kube-proxy, uid: d}
+spec: {template: {spec: {serviceAccountName: kube-proxy}}}
+`
+
+// proxied is a workload cluster with some objects, whose API server lets a user do what a kube-proxy does as soon as a binding says so, or from the beginning.
+func proxied(t *testing.T, always bool, objects ...string) (*Roller, *[]string) {
+	t.Helper()
+	c := with(t, objects...)
+	plain, ok := c.Management.Client.(client.WithWatch)
+	require.True(t, ok)
+	asked := &[]string{}
+	answering := interceptor.NewClient(plain, interceptor.Funcs{Create: func(ctx context.Context, under client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		review, ok := o.(*authorizationv1.SubjectAccessReview)
+		if !ok {
+			return under.Create(ctx, o, opts...)
+		}
+		*asked = append(*asked, review.Spec.User)
+		binding := &rbacv1.ClusterRoleBinding{}
+		if err := under.Get(ctx, client.ObjectKey{Name: proxyBinding}, binding); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		review.Status.Allowed = always || binding.RoleRef.Name == proxyRole && review.Spec.User == "system:serviceaccount:"+binding.Subjects[0].Namespace+":"+binding.Subjects[0].Name
+		return nil
+	}})
+	c.Workload = adopt.Side{Client: answering, Writer: kube.NewWriter(answering, kube.WriterOptions{})}
+	return c, asked
+}
+
+func (c *Roller) binding(t *testing.T) *rbacv1.ClusterRoleBinding {
+	t.Helper()
+	found := &rbacv1.ClusterRoleBinding{}
+	err := c.Workload.Client.Get(t.Context(), client.ObjectKey{Name: proxyBinding}, found)
+	if client.IgnoreNotFound(err) == nil && err != nil {
+		return nil
+	}
+	require.NoError(t, err)
+	return found
+}
+
+func TestTheServiceAccountOfKubeProxyMayDoWhatItDoes(t *testing.T) {
+	t.Parallel()
+	c, asked := proxied(t, false, proxySet)
+	require.ErrorIs(t, c.VerifyProxyBound(t.Context()), kube.ErrNotInTime)
+	for range 2 {
+		require.NoError(t, c.BindProxy(t.Context()))
+		require.NoError(t, c.VerifyProxyBound(t.Context()))
+	}
+	assert.Contains(t, *asked, "system:serviceaccount:kube-system:kube-proxy")
+	require.NotNil(t, c.binding(t))
+	assert.Equal(t, "al9qy", c.binding(t).Labels[translate.LabelCluster])
+	made := c.binding(t)
+	made.UID = "made" // as a real server does
+	require.NoError(t, c.Workload.Client.Update(t.Context(), made))
+	for range 2 {
+		require.NoError(t, c.UnbindProxy(t.Context()))
+	}
+	assert.Nil(t, c.binding(t))
+}
+
+func TestWhatAKubeProxyMayAlreadyIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	const foreign = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubeadm:node-proxier", uid: b}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-proxier}
+subjects: [{kind: ServiceAccount, namespace: kube-system, name: kube-proxy}]
+`
+	for name, test := range map[string]struct {
+		always  bool
+		objects []string
+		there   bool
+	}{
+		"by another way":  {true, []string{proxySet}, false},
+		"by this binding": {false, []string{proxySet, foreign}, true},
+		"none is there":   {false, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := proxied(t, test.always, test.objects...)
+			require.NoError(t, c.BindProxy(t.Context()))
+			require.NoError(t, c.VerifyProxyBound(t.Context()))
+			assert.Equal(t, test.there, c.binding(t) != nil)
+			require.NoError(t, c.UnbindProxy(t.Context()))
+			assert.Equal(t, test.there, c.binding(t) != nil, "it is somebody else's")
+		})
+	}
+}

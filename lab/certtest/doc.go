@@ -1,0 +1,2 @@
+// Package certtest changes certificates that tests have, as time would.
+package certtest
