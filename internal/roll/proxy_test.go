@@ -27,10 +27,8 @@ spec: {template: {spec: {serviceAccountName: kube-proxy}}}
 func proxied(t *testing.T, always bool, objects ...string) (*Roller, *[]string) {
 	t.Helper()
 	c := with(t, objects...)
-	plain, ok := c.Management.Client.(client.WithWatch)
-	require.True(t, ok)
 	asked := &[]string{}
-	answering := interceptor.NewClient(plain, interceptor.Funcs{Create: func(ctx context.Context, under client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	answering := interceptor.NewClient(c.Management.Client, interceptor.Funcs{Create: func(ctx context.Context, under client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		review, ok := o.(*authorizationv1.SubjectAccessReview)
 		if !ok {
 			return under.Create(ctx, o, opts...)

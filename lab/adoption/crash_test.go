@@ -28,7 +28,7 @@ func lease(request *http.Request) bool { return strings.Contains(request.URL.Pat
 
 // question tells of a request that creates nothing although it looks so: connections to pods, and tokens that are made or judged.
 func question(request *http.Request) bool {
-	return slices.ContainsFunc([]string{"/portforward", "/token", "/tokenreviews"}, func(end string) bool { return strings.HasSuffix(request.URL.Path, end) })
+	return slices.ContainsFunc([]string{"/portforward", "/token", "/tokenreviews", "/subjectaccessreviews"}, func(end string) bool { return strings.HasSuffix(request.URL.Path, end) })
 }
 
 func changes(request *http.Request) bool {
