@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
@@ -40,7 +44,7 @@ func (f *Finalizer) HandOverKubeconfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.tellProxyEnd(ctx); err != nil || f.whyNotRenewed(held, controlPlane) == "" {
+	if err := failure.Join(f.tellProxyEnd(ctx), f.tellMachineEnds(ctx)); err != nil || f.whyNotRenewed(held, controlPlane) == "" {
 		return err
 	}
 	if held != nil && held.Type != clusterv1.ClusterSecretType {
@@ -90,6 +94,28 @@ func (f *Finalizer) tellProxyEnd(ctx context.Context) error {
 	}
 	if certificate, err := certs.DecodeCertPEM(files.Data[translate.WorkerCertificate]); err == nil {
 		f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and by its ServiceAccount's token from then on", certificate.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// tellMachineEnds notes until when the certificates of control plane machines are valid: kubeadm makes them for a year. A new machine has new ones, and Cluster API makes one for an upgrade, when
+// somebody asks for it, or when it is told to look at the certificates (spec.rollout.before). The plan does not tell it to: it would happen outside of any window.
+func (f *Finalizer) tellMachineEnds(ctx context.Context) error {
+	machines, err := adopt.List(ctx, f.Management.Client, clusterv1.GroupVersion.WithKind("Machine"), f.Result.Namespace)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(machines)) {
+		labels := machines[name].GetLabels()
+		if _, master := labels[clusterv1.MachineControlPlaneLabel]; !master || labels[clusterv1.ClusterNameLabel] != f.Picture.ID {
+			continue
+		}
+		ends, known, err := unstructured.NestedString(machines[name].Object, "status", "certificatesExpiryDate")
+		if err != nil || !known {
+			continue
+		}
+		f.note("the certificates of control plane machine %s end at %s; a new machine has new ones, so upgrade before then, or roll out: clusterctl alpha rollout restart kubeadmcontrolplane/%s --namespace %s",
+			name, ends, f.Picture.ID, f.Result.Namespace)
 	}
 	return nil
 }

@@ -172,6 +172,11 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 			require.NoError(t, x.api.Create(t.Context(), &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + "-node-files", UID: "files", Labels: marks}, Data: map[string][]byte{"worker-crt.pem": ca.certPEM},
 			}))
+			for name, status := range map[string]clusterv1.MachineStatus{"al9qy-abcde": {CertificatesExpiryDate: metav1.Date(2027, 3, 4, 5, 6, 7, 0, time.UTC)}, "al9qy-young": {}} {
+				require.NoError(t, x.api.Create(t.Context(), &clusterv1.Machine{
+					ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: id, clusterv1.MachineControlPlaneLabel: ""}}, Status: status,
+				}))
+			}
 			err := x.HandOverKubeconfig(t.Context())
 			if test.says != "" {
 				require.ErrorContains(t, err, test.says)
@@ -183,6 +188,8 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 			said := strings.Join(x.notes, "\n")
 			assert.NotContains(t, said, "s3cr3t")
 			assert.Contains(t, said, "kube-proxy on every node is known by the legacy workers' certificate until that ends at ")
+			assert.Contains(t, said, "the certificates of control plane machine al9qy-abcde end at 2027-03-04T05:06:07Z; a new machine has new ones")
+			assert.NotContains(t, said, "al9qy-young")
 			if test.stays != "" {
 				assert.EqualValues(t, "legacy", held.UID)
 				assert.Equal(t, test.kubeconfig, held.Data["value"])
