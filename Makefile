@@ -98,9 +98,8 @@ release-artifacts: ## write what clusterctl needs to out/, for RELEASE (v0.1.0)
 	go run ./hack/release -version $(RELEASE) -out out
 
 .PHONY: images
-# What is released is the same on every machine. Elsewhere that would have all packages compiled a second time: tests and linters go without.
-images: TRIMPATH := -trimpath
-images: build ## build the container images that the release names, for RELEASE (v0.1.0); REGISTRY=… CONTAINERS=docker|podman|buildah BASE=…
+images: ## build the container images that the release names, for RELEASE (v0.1.0); REGISTRY=… CONTAINERS=docker|podman|buildah BASE=…
+	$(MAKE) build TRIMPATH=-trimpath # what is released is the same on every machine; elsewhere all packages would be compiled a second time, for tests and linters go without
 	$(CONTAINERS) build -f images/controller/Dockerfile -t $(REGISTRY)/cluster-api-provider-kvm-controller:$(RELEASE) bin
 	$(CONTAINERS) build -f images/launcher/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) -t $(REGISTRY)/cluster-api-provider-kvm-launcher:$(RELEASE) bin
 

@@ -689,9 +689,9 @@ func examples() map[string]example {
 		},
 		"CHK-NODE-015": {
 			pass: func(f *Facts) {
-				other, elsewhere := proxyPod("a", false), proxyPod("a", false)
-				other.OwnerReferences[0].Name, elsewhere.Namespace = "logs", "shop"
-				f.Workloads = makeWorkloads([]corev1.Pod{proxyPod("a", true), other, elsewhere}, nil, nil, testNow)
+				other, elsewhere, goes := proxyPod("a", false), proxyPod("a", false), proxyPod("a", false)
+				other.OwnerReferences[0].Name, elsewhere.Namespace, goes.DeletionTimestamp = "logs", "shop", deleted
+				f.Workloads = makeWorkloads([]corev1.Pod{proxyPod("a", true), other, elsewhere, goes}, nil, nil, testNow)
 			},
 			fail: []broken{{"on one node", func(f *Facts) {
 				f.Workloads = makeWorkloads([]corev1.Pod{proxyPod("a", true), proxyPod("b", false)}, nil, nil, testNow)

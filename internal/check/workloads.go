@@ -65,7 +65,7 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 		}
 	}
 	for i := range pods {
-		if owner := metav1.GetControllerOf(&pods[i]); owner != nil && owner.Kind == "DaemonSet" && owner.Name == translate.ProxyDaemonSet && pods[i].Namespace == metav1.NamespaceSystem && !hasToken(&pods[i]) {
+		if isProxy(&pods[i]) && !hasToken(&pods[i]) {
 			w.Tokenless = append(w.Tokenless, fmt.Sprintf("Pod %s/%s on %s", pods[i].Namespace, pods[i].Name, cmp.Or(pods[i].Spec.NodeName, "no node yet")))
 		}
 		for n := range pods[i].Spec.Volumes {
@@ -80,10 +80,16 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 	return w
 }
 
-// hasToken tells whether a pod's first container finds the token of its ServiceAccount where all do (kubernetes v1.22, plugin/pkg/admission/serviceaccount/admission.go).
+// isProxy tells of a pod of kube-proxy that stays: one that is being deleted may be from before somebody repaired it.
+func isProxy(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "DaemonSet" && owner.Name == translate.ProxyDaemonSet && pod.Namespace == metav1.NamespaceSystem && pod.DeletionTimestamp == nil
+}
+
+// hasToken tells whether a pod's first container finds the token of its ServiceAccount where all do.
 func hasToken(pod *corev1.Pod) bool {
 	return len(pod.Spec.Containers) > 0 && slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
-		return m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount"
+		return m.MountPath == translate.TokenDir
 	})
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kubeproxy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
@@ -86,15 +87,36 @@ func (f *Finalizer) renewed(parent context.Context, key client.ObjectKey, contro
 	}
 }
 
-// tellProxyEnd notes until when kube-proxy is known to the API by the legacy platform's certificate, which no controller of Cluster API has anything to do with (decision 0005).
+// tellProxyEnd notes until when kube-proxy is known to the API by the legacy platform's certificate, which no controller of Cluster API has anything to do with, and whether it is known afterwards (decision 0005).
 func (f *Finalizer) tellProxyEnd(ctx context.Context) error {
 	files, err := f.secret(ctx, client.ObjectKey{Namespace: f.Result.Namespace, Name: f.Picture.ID + "-node-files"})
 	if err != nil || files == nil {
 		return err
 	}
-	if certificate, err := certs.DecodeCertPEM(files.Data[translate.WorkerCertificate]); err == nil {
-		f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and by its ServiceAccount's token from then on", certificate.NotAfter.UTC().Format(time.RFC3339))
+	certificate, err := certs.DecodeCertPEM(files.Data[translate.WorkerCertificate])
+	if err != nil {
+		return nil //nolint:nilerr // There is none, or one that nobody is known by.
 	}
+	missing := ""
+	account, err := kubeproxy.Account(ctx, f.Workload.Client)
+	switch {
+	case errors.Is(err, kubeproxy.ErrNoToken):
+		missing = err.Error()
+	case err != nil:
+		return err
+	case account == "":
+		return nil // Somebody else carries Services.
+	default:
+		if missing, err = kubeproxy.Lacks(ctx, f.Workload.Client, account); err != nil {
+			return err
+		}
+	}
+	ends := certificate.NotAfter.UTC().Format(time.RFC3339)
+	if missing != "" {
+		f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and not from then on: %s", ends, missing)
+		return nil
+	}
+	f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and by its ServiceAccount's token from then on", ends)
 	return nil
 }
 

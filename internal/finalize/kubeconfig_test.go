@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +27,10 @@ import (
 	"sigs.k8s.io/cluster-api/util/certs"
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 )
 
 // authority signs client certificates.
@@ -177,6 +183,7 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: id, clusterv1.MachineControlPlaneLabel: ""}}, Status: status,
 				}))
 			}
+			x.Workload = proxied(t, true)
 			err := x.HandOverKubeconfig(t.Context())
 			if test.says != "" {
 				require.ErrorContains(t, err, test.says)
@@ -211,6 +218,62 @@ func TestTheControlPlaneRenewsTheKubeconfig(t *testing.T) {
 			wrote := len(x.writes)
 			require.NoError(t, x.HandOverKubeconfig(t.Context()))
 			assert.Len(t, x.writes, wrote, "once more changes nothing")
+		})
+	}
+}
+
+// proxied is a workload cluster with a kube-proxy, which may do what one does or not.
+func proxied(t *testing.T, allowed bool, objects ...client.Object) adopt.Side {
+	t.Helper()
+	if objects == nil {
+		objects = []client.Object{
+			&appsv1.DaemonSet{
+				ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"},
+				Spec:       appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{ServiceAccountName: "kube-proxy"}}},
+			},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"}},
+		}
+	}
+	return adopt.Side{Client: fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if review, ok := o.(*authorizationv1.SubjectAccessReview); ok {
+				review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: "as the test says"}
+				return nil
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	}).Build()}
+}
+
+func TestWhatKubeProxyIsKnownByAfterwardsIsLookedAt(t *testing.T) {
+	t.Parallel()
+	const known, unknown = "by its ServiceAccount's token from then on", "and not from then on: "
+	for name, test := range map[string]struct {
+		inside adopt.Side
+		says   string
+	}{
+		"it may":         {proxied(t, true), known},
+		"nobody said so": {proxied(t, false), unknown + "system:serviceaccount:kube-system:kube-proxy may not list services (as the test says)"},
+		"no token": {proxied(t, true, &appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"},
+			Spec:       appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{ServiceAccountName: "kube-proxy", AutomountServiceAccountToken: new(false)}}},
+		}), unknown + "kube-proxy's pods get no token"},
+		"no kube-proxy": {proxied(t, true, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newScene(t)
+			x.Workload = test.inside
+			require.NoError(t, x.api.Create(t.Context(), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: target, Name: id + "-node-files"}, Data: map[string][]byte{"worker-crt.pem": newAuthority(t).certPEM},
+			}))
+			require.NoError(t, x.tellProxyEnd(t.Context()))
+			if test.says == "" {
+				assert.Empty(t, x.notes)
+				return
+			}
+			require.Len(t, x.notes, 1)
+			assert.Contains(t, x.notes[0], test.says)
 		})
 	}
 }

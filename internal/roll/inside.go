@@ -244,7 +244,7 @@ func (c *Roller) Unadmit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if live == nil || live.GetLabels()[translate.LabelCluster] != c.Picture.ID {
+		if live == nil || !c.made(live) {
 			continue
 		}
 		if err := c.Workload.Writer.Delete(ctx, kube.TargetOf(live), metav1.DeletePropagationBackground); err != nil {

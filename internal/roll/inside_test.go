@@ -33,6 +33,14 @@ metadata: {namespace: kube-system, name: bootstrap-token-ours, uid: d}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: "kubeadm:get-nodes", uid: e}
+`, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubeadm:get-nodes", uid: f}
+`, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubeadm:node-proxier", uid: g, labels: {migration.giantswarm.io/cluster: al9qy}}
 `}
 	there := func(c *Roller) []string {
 		left, err := c.leavings(t.Context())
@@ -53,6 +61,7 @@ metadata: {name: "kubeadm:get-nodes", uid: e}
 	c.Note = func(sentence string) { noted = append(noted, sentence) }
 	require.NoError(t, c.Clean(t.Context()))
 	assert.Equal(t, []string{"cluster-info", "bootstrap-token-theirs"}, there(c))
+	assert.NotNil(t, c.binding(t), "a step of its own has made it, and takes it back")
 	assert.Equal(t, []string{
 		"ConfigMap/kube-public/cluster-info stays: it was there before the new machine, which may have changed it",
 		"Secret/kube-system/bootstrap-token-theirs stays: it was there before the new machine, which may have changed it",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kubeproxy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
@@ -22,6 +23,8 @@ kind: DaemonSet
 metadata: {namespace: kube-system, name: kube-proxy, uid: d}
 spec: {template: {spec: {serviceAccountName: kube-proxy}}}
 `
+
+const proxyAccount = "{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: kube-system, name: kube-proxy, uid: s}}"
 
 // proxied is a workload cluster with some objects, whose API server lets a user do what a kube-proxy does as soon as a binding says so, or from the beginning.
 func proxied(t *testing.T, always bool, objects ...string) (*Roller, *[]string) {
@@ -58,7 +61,7 @@ func (c *Roller) binding(t *testing.T) *rbacv1.ClusterRoleBinding {
 
 func TestTheServiceAccountOfKubeProxyMayDoWhatItDoes(t *testing.T) {
 	t.Parallel()
-	c, asked := proxied(t, false, proxySet)
+	c, asked := proxied(t, false, proxySet, proxyAccount)
 	require.ErrorIs(t, c.VerifyProxyBound(t.Context()), kube.ErrNotInTime)
 	for range 2 {
 		require.NoError(t, c.BindProxy(t.Context()))
@@ -90,8 +93,8 @@ subjects: [{kind: ServiceAccount, namespace: kube-system, name: kube-proxy}]
 		objects []string
 		there   bool
 	}{
-		"by another way":  {true, []string{proxySet}, false},
-		"by this binding": {false, []string{proxySet, foreign}, true},
+		"by another way":  {true, []string{proxySet, proxyAccount}, false},
+		"by this binding": {false, []string{proxySet, proxyAccount, foreign}, true},
 		"none is there":   {false, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,6 +105,62 @@ subjects: [{kind: ServiceAccount, namespace: kube-system, name: kube-proxy}]
 			assert.Equal(t, test.there, c.binding(t) != nil)
 			require.NoError(t, c.UnbindProxy(t.Context()))
 			assert.Equal(t, test.there, c.binding(t) != nil, "it is somebody else's")
+		})
+	}
+}
+
+func TestABindingOfSomebodyElseIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	for name, subjects := range map[string]string{"others": "[{kind: ServiceAccount, namespace: shop, name: mesh}]", "none": "[]"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := proxied(t, false, proxySet, proxyAccount, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubeadm:node-proxier", uid: b}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: shop}
+subjects: `+subjects)
+			before := c.binding(t)
+			err := c.BindProxy(t.Context())
+			require.ErrorIs(t, err, errBound)
+			assert.ErrorContains(t, err, "ClusterRoleBinding/kubeadm:node-proxier is somebody else's")
+			assert.ErrorContains(t, err, "bind ServiceAccount kube-system/kube-proxy to ClusterRole system:node-proxier by another name")
+			require.NoError(t, c.UnbindProxy(t.Context()))
+			assert.Equal(t, before, c.binding(t))
+		})
+	}
+}
+
+// TestNoMachineIsMadeWhoseKubeProxyWouldNotStart looks at what makes pods, whatever those that run have.
+func TestNoMachineIsMadeWhoseKubeProxyWouldNotStart(t *testing.T) {
+	t.Parallel()
+	set := func(spec string) string {
+		return "{apiVersion: apps/v1, kind: DaemonSet, metadata: {namespace: kube-system, name: kube-proxy, uid: d}, spec: {template: {spec: {" + spec + "}}}}"
+	}
+	const silent = "{apiVersion: v1, kind: ServiceAccount, automountServiceAccountToken: false, metadata: {namespace: kube-system, name: kube-proxy, uid: s}}"
+	for name, test := range map[string]struct {
+		objects []string
+		says    string
+	}{
+		"the template says no":                 {[]string{set("serviceAccountName: kube-proxy, automountServiceAccountToken: false"), proxyAccount}, "of DaemonSet kube-system/kube-proxy is false"},
+		"the account says no":                  {[]string{proxySet, silent}, "of ServiceAccount kube-system/kube-proxy is false"},
+		"the template has the last word":       {[]string{set("serviceAccountName: kube-proxy, automountServiceAccountToken: true"), silent}, ""},
+		"there is no account":                  {[]string{proxySet}, "there is no ServiceAccount kube-system/kube-proxy"},
+		"the account is that of everybody":     {[]string{set("serviceAccountName: default"), proxyAccount}, "names no ServiceAccount of its own"},
+		"the account is not named, so default": {[]string{set("hostNetwork: true"), proxyAccount}, "names no ServiceAccount of its own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := proxied(t, false, test.objects...)
+			err := c.BindProxy(t.Context())
+			if test.says == "" {
+				require.NoError(t, err)
+				assert.NotNil(t, c.binding(t))
+				return
+			}
+			require.ErrorIs(t, err, kubeproxy.ErrNoToken)
+			require.ErrorContains(t, err, test.says)
+			assert.Nil(t, c.binding(t))
 		})
 	}
 }

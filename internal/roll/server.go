@@ -533,7 +533,8 @@ func (c *Roller) Clean(ctx context.Context) error {
 	return nil
 }
 
-// leavings are the objects in the workload cluster that are called like what kubeadm leaves, in the order in which they go.
+// leavings are the objects in the workload cluster that are called like what kubeadm leaves, in the order in which they go. What a step of this migration has made goes with that step:
+// a rollback that is interrupted in between and goes forward again does not take that step once more.
 func (c *Roller) leavings(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	var out []*unstructured.Unstructured
 	for _, l := range kubeadmLeavings() {
@@ -545,7 +546,7 @@ func (c *Roller) leavings(ctx context.Context) ([]*unstructured.Unstructured, er
 			return nil, err
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
-			if l.is(name) {
+			if l.is(name) && !c.made(found[name]) {
 				out = append(out, found[name])
 			}
 		}

@@ -579,7 +579,7 @@ func withoutSubsystem(text string) string {
 }
 
 // kubeProxy gives new nodes the files that the kube-proxy DaemonSet mounts from its host: without them it crash-loops there
-// (legacy-system.md 6.7). Its identity is the workers', on control plane nodes too: it may do no more than a proxy needs. That ends with the workers'
+// (legacy-system.md 6.7). Its identity is the workers', on control plane nodes too: the legacy masters' may do anything. That ends with the workers'
 // certificate, and its ServiceAccount's does not (decision 0005).
 func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 	content, leaves := node.Ignition.File(fileProxy), t.settings(node, "file:"+fileProxy+"#")
@@ -614,13 +614,14 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 
 // proxyKubeconfig gives new nodes the kubeconfig of kube-proxy, with one credential more; it tells whether there is one.
 func (t *translation) proxyKubeconfig(c *config, node *legacy.Node) bool {
-	var held string
-	var rule origin
-	if worker := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig); worker != nil {
-		held, rule = worker.text(), t.from("kube-proxy", worker)
-	} else if master := t.nodeSetting(node, "file:"+fileProxyKubeconfig); master != nil {
+	source := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig)
+	rule := t.from("kube-proxy", source)
+	held := ""
+	if source != nil {
+		held = source.text()
+	} else if source = t.nodeSetting(node, "file:"+fileProxyKubeconfig); source != nil {
 		// A cluster that was scaled to no workers has no boot data of one. The two files differ in the certificate they name.
-		held = strings.ReplaceAll(master.text(), "/etc/kubernetes/ssl/apiserver-", "/etc/kubernetes/ssl/worker-")
+		held = strings.ReplaceAll(source.text(), "/etc/kubernetes/ssl/apiserver-", "/etc/kubernetes/ssl/worker-")
 		rule = t.from("kube-proxy", t.get(sourceSecret+"/worker", "data.crt"))
 	} else {
 		return false
@@ -631,36 +632,47 @@ func (t *translation) proxyKubeconfig(c *config, node *legacy.Node) bool {
 		t.proxies[held] = content
 	}
 	if content == "" {
-		t.refuse(t.nodeSetting(node, "file:"+fileProxyKubeconfig), idValue, fileProxyKubeconfig+" is no kubeconfig with a user", "correct the file in the boot data: kube-proxy would not start on new nodes")
+		t.refuse(source, idValue, fileProxyKubeconfig+" is no kubeconfig whose user shows a certificate", "correct the file in the boot data: kube-proxy would not start on new nodes")
 		content = held
 	}
 	t.file(c, fileProxyKubeconfig, "0644", content, rule)
 	return true
 }
 
-// podToken is where a pod finds the token of its ServiceAccount (kubernetes v1.22, plugin/pkg/admission/serviceaccount/admission.go); kubelet renews it.
-const podToken = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // G101: a path.
+const (
+	// ProxyDaemonSet is what makes kube-proxy's pods in kube-system, on legacy clusters as on kubeadm's.
+	ProxyDaemonSet = "kube-proxy"
+	// TokenDir is where a pod finds the token of its ServiceAccount (kubernetes v1.22, plugin/pkg/admission/serviceaccount/admission.go); kubelet renews it.
+	TokenDir = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // G101: a path.
+)
 
-// withToken has every user of a kubeconfig show the token of its pod beside the certificate. An API server goes by the certificate as long as it is valid, and by the token once it is not
-// (k8s.io/apiserver, pkg/authentication/authenticatorfactory, which asks one authenticator after the other until one knows the user).
-// It is empty for what is no kubeconfig.
+// withToken has the user of a kubeconfig show the token of its pod beside the certificate. An API server goes by the certificate as long as it is valid, and by the token once it is not
+// (kubernetes v1.22, pkg/kubeapiserver/authenticator/config.go: one authenticator is asked after the other, until one knows the user). It is empty for what is no kubeconfig, and for one whose user
+// shows a password, which no client sends beside a token.
 func withToken(text string) string {
 	var config clientcmdapiv1.Config
-	if err := yaml.Unmarshal([]byte(text), &config); err != nil || len(config.AuthInfos) == 0 {
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
 		return ""
 	}
+	user := ""
+	for i := range config.Contexts {
+		if config.Contexts[i].Name == config.CurrentContext {
+			user = config.Contexts[i].Context.AuthInfo
+		}
+	}
+	found := false
 	for i := range config.AuthInfos {
-		config.AuthInfos[i].AuthInfo.TokenFile = podToken
+		if config.AuthInfos[i].Name == user && config.AuthInfos[i].AuthInfo.Username == "" {
+			config.AuthInfos[i].AuthInfo.TokenFile = TokenDir + "/token"
+			found = true
+		}
 	}
 	out, err := yaml.Marshal(config)
-	if err != nil {
+	if err != nil || !found {
 		return ""
 	}
 	return string(out)
 }
-
-// ProxyDaemonSet is what kube-proxy's DaemonSet in kube-system is called, with legacy clusters as with kubeadm's.
-const ProxyDaemonSet = "kube-proxy"
 
 const nodeFilesNote = "files with secrets that new nodes need at boot"
 

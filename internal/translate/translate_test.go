@@ -558,7 +558,7 @@ func TestAClusterWithoutWorkersLosesNoKey(t *testing.T) {
 			require.NoError(t, err)
 			files := fmt.Sprint(list...)
 			assert.Contains(t, files, "client-certificate: /etc/kubernetes/ssl/worker-crt.pem")
-			assert.Contains(t, files, "tokenFile: "+podToken)
+			assert.Contains(t, files, "tokenFile: "+TokenDir+"/token")
 			assert.Contains(t, files, "path:/etc/kubernetes/ssl/worker-key.pem")
 		}
 	}
@@ -587,7 +587,7 @@ func TestKubeProxyOutlivesItsCertificate(t *testing.T) {
 				require.NoError(t, err)
 				require.Contains(t, config.AuthInfos, "proxy")
 				assert.Equal(t, "/etc/kubernetes/ssl/worker-crt.pem", config.AuthInfos["proxy"].ClientCertificate)
-				assert.Equal(t, podToken, config.AuthInfos["proxy"].TokenFile)
+				assert.Equal(t, TokenDir+"/token", config.AuthInfos["proxy"].TokenFile)
 				assert.Equal(t, "https://api.al9qy.k8s.anubis.example.test", config.Clusters["local"].Server)
 				users++
 			}
@@ -595,10 +595,14 @@ func TestKubeProxyOutlivesItsCertificate(t *testing.T) {
 	}
 	assert.GreaterOrEqual(t, users, 2, "control plane and workers")
 
-	for name, held := range map[string]string{"no YAML": "users: [s3cr3t", "another type": "users: s3cr3t", "no user": "kind: Config", "nothing": " "} {
+	for name, held := range map[string]string{
+		"no YAML": "users: [s3cr3t", "another type": "users: s3cr3t", "no user": "kind: Config", "nothing": " ",
+		"another user":  "{current-context: a, contexts: [{name: a, context: {user: b}}], users: [{name: c, user: {client-certificate: d}}]}",
+		"with password": "{current-context: a, contexts: [{name: a, context: {user: b}}], users: [{name: b, user: {username: d, password: s3cr3t}}]}",
+	} {
 		result := kubeconfig(load(t, "al9qy"), func([]byte) []byte { return []byte(held) })
 		said := fmt.Sprint(result.Findings)
-		assert.Contains(t, said, fileProxyKubeconfig+" is no kubeconfig with a user", name)
+		assert.Contains(t, said, fileProxyKubeconfig+" is no kubeconfig whose user shows a certificate", name)
 		assert.NotContains(t, said, "s3cr3t", name)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -333,6 +334,8 @@ func (x *takeover) assertGone() {
 	for i := range maps.Items {
 		assert.NotContains(x, maps.Items[i].Name, "kubeadm")
 	}
+	err := x.inside.Get(x.Context(), client.ObjectKey{Name: "kubeadm:node-proxier"}, &rbacv1.ClusterRoleBinding{})
+	assert.True(x, apierrors.IsNotFound(err), "what kube-proxy's ServiceAccount may do: %v", err)
 }
 
 // TestTheLegacyMasterLeaves goes all the way: one control plane is left, Cluster API's own, with everything that was there before.
