@@ -146,7 +146,7 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 		case <-deadline.C():
 			next.Stop()
 			if !d.Force || forced {
-				return d.blocked(ctx, m.Node, result)
+				return d.blocked(ctx, m.Node, result, refused)
 			}
 			if err := d.force(ctx, m.Node, result); err != nil {
 				return err
@@ -288,12 +288,13 @@ func names(pods []*corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
-// blocked explains every pod that is left: what the API server answered, and what can be seen about it.
-func (d *Drainer) blocked(ctx context.Context, node string, r capidrain.EvictionResult) error {
+// blocked explains every pod that is left: what the API server answered, and for how long, and what can be seen about it.
+func (d *Drainer) blocked(ctx context.Context, node string, r capidrain.EvictionResult, refused *refusals) error {
 	refusals := map[string]string{}
 	for reason, pods := range r.PodsFailedEviction {
 		for _, p := range pods {
-			refusals[p.Namespace+"/"+p.Name] = reason
+			name := p.Namespace + "/" + p.Name
+			refusals[name] = fmt.Sprintf("%s (refused for %s)", strings.TrimRight(reason, ". "), refused.took[name].Round(time.Second))
 		}
 	}
 	left := slices.Concat(append(slices.Collect(maps.Values(r.PodsFailedEviction)),
@@ -314,9 +315,9 @@ func (d *Drainer) blocked(ctx context.Context, node string, r capidrain.Eviction
 	return fmt.Errorf("%w: node %s still has after %s %s", ErrBlocked, node, d.Patience, strings.Join(lines, "; "))
 }
 
-// sentence says why a pod is still there; refusal is what the API server answered, if it refused.
+// sentence says why a pod is still there, and where to look; refusal is what the API server answered, if it refused.
 func (p *Pod) sentence(refusal string) string {
-	text := "pod " + p.Namespace + "/" + p.Name
+	text, look := "pod "+p.Namespace+"/"+p.Name, fmt.Sprintf("; look: kubectl -n %s describe pod %s", p.Namespace, p.Name)
 	if p.Owner != "" {
 		text += " of " + p.Owner
 	}
@@ -329,7 +330,7 @@ func (p *Pod) sentence(refusal string) string {
 		if p.Held.Since != nil {
 			text += ", since " + p.Held.Since.Format(time.RFC3339)
 		}
-		text += "; look: " + p.Held.Look
+		look = "; look: " + p.Held.Look
 	case refusal != "":
 		text += ": " + refusal
 	case p.Reason != "":
@@ -340,5 +341,5 @@ func (p *Pod) sentence(refusal string) string {
 	if p.Returns {
 		text += ", and it tolerates the taint " + corev1.TaintNodeUnschedulable + ": have what makes it tolerate less, or the scheduler may put the next one here again"
 	}
-	return text
+	return text + look
 }

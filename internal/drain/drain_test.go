@@ -115,6 +115,18 @@ func TestABlockedDrainSaysWhatHoldsIt(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod("stays")), &corev1.Pod{}))
 }
 
+// TestARefusalWithoutABudgetIsToldOfAsWell: by a webhook, or by an API server that is late.
+func TestARefusalWithoutABudgetIsToldOfAsWell(t *testing.T) {
+	t.Parallel()
+	d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(client.Client, client.Object) error {
+		return apierrors.NewTooManyRequests("the guard says no.", 10)
+	}, pod("stays"))
+	require.NoError(t, c.DeleteAllOf(t.Context(), &policyv1.PodDisruptionBudget{}, client.InNamespace("shop")))
+	err := d.Drain(t.Context(), theNode())
+	require.ErrorIs(t, err, ErrBlocked)
+	assert.Regexp(t, `pod shop/stays of ReplicaSet/echo-7c9: the guard says no \(refused for \d+s\); look: kubectl -n shop describe pod stays; node`, err.Error())
+}
+
 // TestAForcedDrainDeletesWhatIsHeldBack once it had time to leave, and never twice.
 func TestAForcedDrainDeletesWhatIsHeldBack(t *testing.T) {
 	t.Parallel()
@@ -311,5 +323,5 @@ func TestWhoToleratesACordon(t *testing.T) {
 	}
 	left := Explain([]corev1.Pod{*pod("echo", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} })}, nil, now)[0]
 	assert.Equal(t, "pod shop/echo of ReplicaSet/echo-7c9: its turn has not come, and it tolerates the taint node.kubernetes.io/unschedulable: "+
-		"have what makes it tolerate less, or the scheduler may put the next one here again", left.sentence(""))
+		"have what makes it tolerate less, or the scheduler may put the next one here again; look: kubectl -n shop describe pod echo", left.sentence(""))
 }

@@ -29,7 +29,7 @@ func (c *Roller) Lead(ctx context.Context) error {
 		case err != nil:
 			return "", err
 		case status.Leader == m.ID:
-			return "", c.show(ctx, "led by the new member")
+			return "", c.showBoth(ctx, "led by the new member")
 		case status.Leader != status.Member:
 			return "etcd to have a leader", nil
 		}
@@ -61,6 +61,9 @@ func (c *Roller) Unlead(ctx context.Context) error {
 	tries := 0
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		status, err := c.Members.Status(ctx, c.legacyEndpoint())
+		if err == nil && status.Leader == status.Member && tries > 0 {
+			err = c.show(ctx, "led by the legacy member again")
+		}
 		if err != nil || status.Leader == status.Member {
 			return "", err
 		}

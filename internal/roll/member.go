@@ -185,6 +185,37 @@ func (c *Roller) show(ctx context.Context, when string) error {
 	return nil
 }
 
+// showBoth is show with what the new member says of itself as well. The way there leads through its pod, and what it says is worth no wait while etcd needs both machines.
+func (c *Roller) showBoth(ctx context.Context, when string) error {
+	table, err := c.Members.Table(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.addNew(ctx, table); err != nil {
+		c.tell("the new member of etcd did not say how it is: %s", err)
+	}
+	c.note("etcd %s: %s", when, tableText(table))
+	return nil
+}
+
+// aside limits a question whose answer is only told.
+const aside = 10 * time.Second
+
+// addNew adds what the new member says of itself to a table, if it says so soon.
+func (c *Roller) addNew(ctx context.Context, table *etcd.Table) error {
+	ctx, cancel := context.WithTimeout(ctx, aside)
+	defer cancel()
+	own, err := c.newEtcd(ctx)
+	if err != nil {
+		return err
+	}
+	status, err := own.Status(ctx, own.Endpoints()[0])
+	if err == nil {
+		table.Add(&status)
+	}
+	return failure.Join(err, own.Close())
+}
+
 // steady is how many looks in a row have to find the new member connected, and to have heard of it since the look before, until it is given a vote.
 const steady = 3
 

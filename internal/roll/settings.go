@@ -17,12 +17,12 @@ import (
 // the new machine.
 func settings() (values, lists, files []string) {
 	return []string{
-			"etcd-prefix", "oidc-client-id", "oidc-groups-claim", "oidc-groups-prefix", "oidc-issuer-url", "oidc-username-claim", "oidc-username-prefix",
-			"disable-admission-plugins", "service-account-issuer", "service-cluster-ip-range",
+			"etcd-prefix", "oidc-client-id", "oidc-groups-claim", "oidc-groups-prefix", "oidc-issuer-url", "oidc-required-claim", "oidc-signing-algs", "oidc-username-claim", "oidc-username-prefix",
+			"audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize", "disable-admission-plugins", "service-account-issuer", "service-cluster-ip-range",
 		}, []string{
 			"enable-admission-plugins", "requestheader-allowed-names", "runtime-config",
 		}, []string{
-			"audit-log-path", "audit-policy-file", encryption,
+			"audit-log-path", "audit-policy-file", encryption, "oidc-ca-file",
 		}
 }
 
@@ -62,7 +62,7 @@ func (c *Roller) compareSettings(ctx context.Context) error {
 
 // defaults are what an API server takes for settings that are left out, other than nothing (k8s.io/apiserver, pkg/server/options/etcd.go, and kubernetes, pkg/kubeapiserver/options/authentication.go).
 func defaults() map[string]string {
-	return map[string]string{"etcd-prefix": "/registry", "oidc-username-claim": "sub"}
+	return map[string]string{"etcd-prefix": "/registry", "oidc-signing-algs": "RS256", "oidc-username-claim": "sub"}
 }
 
 // different are the settings that the new API server has otherwise.

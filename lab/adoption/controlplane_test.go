@@ -297,6 +297,9 @@ func (x *takeover) assertNoted(said string) {
 		assert.Contains(x, all, want)
 		assert.Contains(x, said, want[strings.Index(want, ": ")+1:])
 	}
+	_, led, _ := strings.Cut(all, "control-plane/lead: etcd led by the new member: ")
+	led, _, _ = strings.Cut(led, "\n")
+	assert.Equal(x, 2, strings.Count(led, " term "), "both members say how they are: %s", led)
 	assert.NotContains(x, all+said, "only-for-the-lab")
 }
 
