@@ -543,6 +543,49 @@ func TestKilledWhileTheControlPlaneMoves(t *testing.T) {
 	}
 }
 
+// dies kills the program when it is about to note what became of a step.
+func (x *takeover) dies(step, state string, run func(context.Context, ...string) (cli.Code, string, string)) {
+	x.Helper()
+	noted := `{"id":"` + step + `","state":"` + state + `"`
+	killed, _, code, said := x.o.dies(x.Context(), &reaper.Reaper{After: 1, Instead: true, Count: func(request *http.Request) bool { return bookkeeping(request) && says(request, noted) }}, run)
+	require.True(x, killed, "%s was never noted as %s; it ended with %d: %s", step, state, code, said)
+}
+
+// TestGivenBackFromEveryStep takes the control plane back from each step before the point of no return, when the step's work is done and nobody has noted it, and begins again every time.
+func TestGivenBackFromEveryStep(t *testing.T) {
+	t.Parallel()
+	x := newTakeover(t, "doubtful", 1)
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	adopted := x.settledHere()
+	phases := migrate.Graph()
+	steps := phases[slices.IndexFunc(phases, func(p migrate.Phase) bool { return p.Name == plan.PhaseControlPlane })].Steps
+	forward := x.run
+	for i := range steps {
+		if steps[i].Irreversible {
+			break
+		}
+		if steps[i].Looks {
+			continue
+		}
+		x.dies(steps[i].ID, "Done", forward)
+		forward = x.resume
+		code, _, said = x.back(t.Context())
+		require.Equal(t, cli.CodeOK, code, "from %s: %s", steps[i].ID, said)
+		x.assertGone()
+		assert.Empty(t, adopted.Diff(x.settledHere()), steps[i].ID)
+	}
+
+	// A rollback that is interrupted goes forward again: what it has taken back so far is done once more, and the rest is still there.
+	code, _, said = forward(t.Context())
+	require.Equal(t, cli.CodeDecision, code, said)
+	x.dies("control-plane/attach", "Undone", x.back)
+	code, _, said = forward(t.Context())
+	require.Equal(t, cli.CodeDecision, code, said)
+	x.assertJoined()
+	x.assertProxiesAreKnown()
+}
+
 // TestWhatEtcdWasToldIsNotNoted kills the program when it is about to note that a step is done, or taken back, whose work went to etcd alone: no write to an API server tells of
 // it, so no other test dies right there. Forward, back from the promotion, and forward again to the end.
 func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
@@ -551,12 +594,6 @@ func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
 	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	adopted := x.settledHere()
-	dies := func(step, state string, run func(context.Context, ...string) (cli.Code, string, string)) {
-		t.Helper()
-		noted := `{"id":"control-plane/` + step + `","state":"` + state + `"`
-		killed, _, code, said := x.o.dies(t.Context(), &reaper.Reaper{After: 1, Instead: true, Count: func(request *http.Request) bool { return bookkeeping(request) && says(request, noted) }}, run)
-		require.True(t, killed, "%s was never noted as %s; it ended with %d: %s", step, state, code, said)
-	}
 	voters := func(want int) {
 		t.Helper()
 		roles := x.roles()
@@ -575,9 +612,9 @@ func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
 		}
 		assert.Equal(t, want, n, "notes of how long etcd needed both members")
 	}
-	dies("promote", "Done", x.run)
+	x.dies("control-plane/promote", "Done", x.run)
 	voters(2)
-	dies("promote", "Undone", x.back)
+	x.dies("control-plane/promote", "Undone", x.back)
 	voters(1)
 	code, _, said = x.back(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
@@ -585,12 +622,12 @@ func TestWhatEtcdWasToldIsNotNoted(t *testing.T) {
 	assert.Empty(t, adopted.Diff(x.settledHere()))
 	stretches(1)
 
-	dies("promote", "Done", x.resume)
-	dies("lead", "Done", x.run)
+	x.dies("control-plane/promote", "Done", x.resume)
+	x.dies("control-plane/lead", "Done", x.run)
 	last := func(ctx context.Context, more ...string) (cli.Code, string, string) {
 		return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
 	}
-	dies("leave", "Done", last)
+	x.dies("control-plane/leave", "Done", last)
 	code, _, said = last(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertReplaced(1)

@@ -149,6 +149,9 @@ func (w *world) controlPlaneStrives(ctx context.Context) {
 		mishap{says: "refused shop/echo", do: w.budgetWants(1)})
 	require.Equal(w.t, cli.CodeDecision, code, out)
 	w.oneVoterMore(ctx)
+	notes, found := w.readNotes()
+	require.True(w.t, found)
+	require.NotSubset(w.t, w.apis(ctx), notes.APIs, "APIServices that the newer API server does not serve")
 }
 
 // budgetWants changes the disruption budget of the customer's workload, which has two pods.
@@ -169,6 +172,7 @@ func (w *world) takenBack(ctx context.Context) {
 	w.tellRun(ctx, out)
 	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
 	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
+	w.apisAreBack(ctx)
 	w.volumeIsFreed(ctx)
 }
 

@@ -58,7 +58,7 @@ func (w *world) controlPlaneRolls(ctx context.Context) {
 	w.must(ctx, w.kubectl, "-n", namespace, "patch", "kubeadmcontrolplane", kcp.GetName(), "--type=merge", "-p",
 		`{"spec":{"machineTemplate":{"spec":{"infrastructureRef":{"name":"`+next.GetName()+`"}}}}}`)
 
-	w.etcdCertificate(ctx)
+	w.etcdCertificate(ctx, namespace, cluster)
 	etcd, failed := &observer{}, []string{}
 	w.eventually(ctx, 2*long, "the control plane is one new machine", func(ctx context.Context) error {
 		machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "cluster.x-k8s.io/control-plane")
@@ -133,7 +133,7 @@ func (w *world) observe(ctx context.Context, o *observer, stage string, now bool
 		return nil
 	}
 	o.stage, o.asked = stage, w.clock.Now()
-	members, err := w.etcdMembers(ctx)
+	members, err := w.etcdMembers(ctx, namespace)
 	switch {
 	case err != nil && (now || len(o.seen) == 0):
 		return err
@@ -193,8 +193,8 @@ func (w *world) controlPlanes(ctx context.Context) []string {
 	return names
 }
 
-// etcdCertificate makes a client certificate of the workload cluster's etcd.
-func (w *world) etcdCertificate(ctx context.Context) {
+// etcdCertificate makes a client certificate of a cluster's etcd.
+func (w *world) etcdCertificate(ctx context.Context, namespace, cluster string) {
 	w.t.Helper()
 	secret, err := w.get(ctx, namespace, "secrets", cluster+"-etcd")
 	require.NoError(w.t, err)
@@ -225,7 +225,7 @@ func (w *world) etcdCertificate(ctx context.Context) {
 }
 
 // etcdMembers lists the names of etcd's members, sorted, as any control plane machine sees them.
-func (w *world) etcdMembers(ctx context.Context) (string, error) {
+func (w *world) etcdMembers(ctx context.Context, namespace string) (string, error) {
 	machines, err := w.list(ctx, w.mc, "kvmmachines", "-n", namespace, "-l", "cluster.x-k8s.io/control-plane")
 	if err != nil {
 		return "", err

@@ -166,6 +166,27 @@ func (w *world) oneVoterMore(ctx context.Context) {
 	for _, m := range table.Members {
 		assert.False(w.t, m.Learner, m.Name)
 	}
+	w.etcdctlAgrees(ctx)
+	w.clientsAgree(ctx)
+}
+
+// etcdctlAgrees has etcd's own client list the members that migrate tells of.
+func (w *world) etcdctlAgrees(ctx context.Context) {
+	w.t.Helper()
+	w.etcdCertificate(ctx, organization, legacycluster.ID)
+	table := w.members(ctx)
+	names := make([]string, 0, len(table.Members))
+	for _, m := range table.Members {
+		names = append(names, m.Name)
+	}
+	slices.Sort(names)
+	w.eventually(ctx, medium, "etcdctl lists "+strings.Join(names, ", "), func(ctx context.Context) error {
+		listed, err := w.etcdMembers(ctx, organization)
+		if err == nil && listed != strings.Join(names, ", ") {
+			err = fmt.Errorf("it lists %s", listed)
+		}
+		return err
+	})
 }
 
 // controlPlaneMoves crosses the point of no return. One run is killed right after it, when etcd has left the legacy master and its machine is still there, and one before Cluster API is let go.
@@ -203,8 +224,9 @@ func (w *world) forecastIsEmpty(ctx context.Context) {
 
 // contentsAreNoted writes down what has to survive: names and UIDs of objects that nobody changes, and a Secret, which etcd has encrypted.
 func (w *world) contentsAreNoted(ctx context.Context) {
-	notes := noted{Objects: w.contents(ctx)}
+	notes := noted{Objects: w.contents(ctx), APIs: w.apis(ctx)}
 	require.NotEmpty(w.t, notes.Objects)
+	require.NotEmpty(w.t, notes.APIs)
 	var err error
 	notes.Available, err = w.available(ctx)
 	require.NoError(w.t, err)
@@ -229,6 +251,8 @@ func (w *world) writeNotes(notes noted) {
 type noted struct {
 	// Objects are the identities of what it held, and digests of Secrets.
 	Objects []string `json:"objects"`
+	// APIs are the names of its APIServices. The newer API server deletes some.
+	APIs []string `json:"apis"`
 	// Available is how many pods of each Deployment were.
 	Available map[string]int64 `json:"available"`
 	// Legacy are the addresses of its machines.
@@ -297,6 +321,30 @@ func (w *world) readNotes() (notes noted, found bool) {
 	require.NoError(w.t, err)
 	require.NoError(w.t, json.Unmarshal(raw, &notes))
 	return notes, true
+}
+
+// apis are the names of the APIServices that are there.
+func (w *world) apis(ctx context.Context) []string {
+	w.t.Helper()
+	var objects []unstructured.Unstructured
+	w.eventually(ctx, medium, "the API lists its APIServices", func(ctx context.Context) (err error) {
+		objects, err = w.list(ctx, w.wc, "apiservices")
+		return err
+	})
+	names := make([]string, 0, len(objects))
+	for i := range objects {
+		names = append(names, objects[i].GetName())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// apisAreBack looks for the APIServices that the newer API server has deleted, and the older one does not make again.
+func (w *world) apisAreBack(ctx context.Context) {
+	w.t.Helper()
+	notes, found := w.readNotes()
+	require.True(w.t, found)
+	require.Subset(w.t, w.apis(ctx), notes.APIs, "APIServices")
 }
 
 func (w *world) contents(ctx context.Context) []string {
@@ -430,6 +478,7 @@ func (w *world) isOrdinary(ctx context.Context) {
 	w.kubeconfigIsKept(ctx)
 	w.nothingLegacyAnswers(ctx)
 	w.clientsAgree(ctx)
+	w.etcdctlAgrees(ctx)
 	out, err := w.wc(ctx, "version", "-o", "json")
 	require.NoError(w.t, err)
 	require.Contains(w.t, out, builder.NextKubernetesVersion, "another version serves")
