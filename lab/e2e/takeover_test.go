@@ -48,7 +48,7 @@ func TestMigration(t *testing.T) {
 		{"a legacy cluster boots", w.legacyBoots},
 		{"its workloads run", w.legacyWorkloadsRun},
 		{"what it holds is noted", w.contentsAreNoted},
-		{"it is adopted by runs that are killed", w.adoptedByKilledRuns},
+		{"it is adopted by runs that are killed", func(ctx context.Context) { w.whileAsked(ctx, "adoption", w.workloadGently(ctx), w.adoptedByKilledRuns) }},
 		{"a new control plane is lost before it has a vote, and is taken back", w.learnerIsLost},
 		{"another one joins in spite of everything", w.controlPlaneStrives},
 		{"it is taken back from right before the point of no return", w.takenBack},
@@ -192,8 +192,18 @@ func (w *world) etcdctlAgrees(ctx context.Context) {
 // controlPlaneMoves crosses the point of no return. One run is killed right after it, when etcd has left the legacy master and its machine is still there, and one before Cluster API is let go.
 func (w *world) controlPlaneMoves(ctx context.Context) {
 	args := w.goesOn("control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"), "--etcd-latency", emulatedLatency)
-	w.killedAt(ctx, args, "control-plane/retire", "control-plane/hand-over")
+	// The workload is asked at the machine that goes until its pods have left it, and at the one that comes from there on. What emulated machines lose is told: they hear of a pod that goes
+	// later than the pod waits for them.
+	lost, ended := int64(0), w.asking(ctx, "workload-before", w.workloadGently(ctx))
+	elsewhere := func(ctx context.Context, _ *os.Process) {
+		lost += ended()
+		ended = w.asking(ctx, "workload-after", w.workloadAtNewMachine(ctx))
+	}
+	code, out := w.strike(ctx, args, mishap{says: "control-plane/leave", do: elsewhere}, mishap{says: "control-plane/retire", do: w.kill})
+	require.Equal(w.t, killed, code, out)
+	w.killedAt(ctx, args, "control-plane/hand-over")
 	w.keepTimes(w.migrates(ctx, args))
+	w.say("  measured: %d requests to the workload lost while the control plane was replaced", lost+ended())
 	table := w.members(ctx)
 	require.Len(w.t, table.Members, 1)
 	assert.Equal(w.t, etcd.Leader, table.Members[0].Role)
