@@ -97,7 +97,7 @@ func (f *Finalizer) tellProxyEnd(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // There is none, or one that nobody is known by.
 	}
-	missing := ""
+	var missing string
 	account, err := kubeproxy.Account(ctx, f.Workload.Client)
 	switch {
 	case errors.Is(err, kubeproxy.ErrNoToken):

@@ -616,7 +616,7 @@ func (t *translation) kubeProxy(c *config, node *legacy.Node) {
 func (t *translation) proxyKubeconfig(c *config, node *legacy.Node) bool {
 	source := t.setting(legacy.Worker, "file:"+fileProxyKubeconfig)
 	rule := t.from("kube-proxy", source)
-	held := ""
+	var held string
 	if source != nil {
 		held = source.text()
 	} else if source = t.nodeSetting(node, "file:"+fileProxyKubeconfig); source != nil {
