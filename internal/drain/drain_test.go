@@ -124,7 +124,7 @@ func TestARefusalWithoutABudgetIsToldOfAsWell(t *testing.T) {
 	require.NoError(t, c.DeleteAllOf(t.Context(), &policyv1.PodDisruptionBudget{}, client.InNamespace("shop")))
 	err := d.Drain(t.Context(), theNode())
 	require.ErrorIs(t, err, ErrBlocked)
-	assert.Regexp(t, `pod shop/stays of ReplicaSet/echo-7c9: the guard says no \(refused for 1m\d+s\); look: kubectl -n shop describe pod stays; node`, err.Error())
+	assert.Regexp(t, `pod shop/stays of ReplicaSet/echo-7c9: the guard says no \(refused for (1m)?\d+s\); look: kubectl -n shop describe pod stays; node`, err.Error())
 }
 
 // TestAForcedDrainDeletesWhatIsHeldBack once it had time to leave, and never twice.
