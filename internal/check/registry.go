@@ -727,7 +727,7 @@ func Registry() []Check {
 		{
 			ID: "CHK-NODE-015", Category: categoryNodes, Title: "kube-proxy's pods have a token", Short: "kube-proxy's token", Severity: Block, Needs: []Fact{Running}, Fixed: fixedTakeover,
 			Hint:  "kubectl -n kube-system get daemonset,serviceaccount kube-proxy -o yaml, and look for automountServiceAccountToken",
-			Looks: "The pods of DaemonSet kube-system/kube-proxy, and whether the token of their ServiceAccount is mounted into them.",
+			Looks: "The pods of DaemonSet kube-system/kube-proxy, and whether the token of a ServiceAccount of their own is mounted into them.",
 			Why:   "The legacy certificate by which kube-proxy is known ends, and nobody renews it after the migration. On new nodes its kubeconfig therefore names the token as well; kube-proxy does not start without the file, and a node without kube-proxy reaches no Service. Before a new machine is made, `control-plane/kube-proxy` looks once more, at what makes the next pods, and binds their ServiceAccount to what a kube-proxy may do.",
 			Fix:   "Give the DaemonSet a ServiceAccount of its own (serviceAccountName: kube-proxy), take automountServiceAccountToken: false off its template or off the ServiceAccount, and let the pods be made again.",
 			run:   proxiesHaveTokens,

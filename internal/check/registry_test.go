@@ -127,6 +127,7 @@ func daemonPod(node string, ready bool) corev1.Pod {
 func proxyPod(node string, token bool) corev1.Pod {
 	pod := daemonPod(node, true)
 	pod.Namespace, pod.Name, pod.OwnerReferences[0].Name = metav1.NamespaceSystem, "kube-proxy-"+node, "kube-proxy"
+	pod.Spec.ServiceAccountName = "kube-proxy"
 	pod.Spec.Containers = []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{MountPath: "/etc/kubernetes/ssl"}}}}
 	if token {
 		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{MountPath: "/var/run/secrets/kubernetes.io/serviceaccount"})
@@ -695,7 +696,11 @@ func examples() map[string]example {
 			},
 			fail: []broken{{"on one node", func(f *Facts) {
 				f.Workloads = makeWorkloads([]corev1.Pod{proxyPod("a", true), proxyPod("b", false)}, nil, nil, testNow)
-			}, Block, "Pod kube-system/kube-proxy-b on b"}},
+			}, Block, "Pod kube-system/kube-proxy-b on b"}, {"of everybody", func(f *Facts) {
+				pod := proxyPod("c", true)
+				pod.Spec.ServiceAccountName = "default"
+				f.Workloads = makeWorkloads([]corev1.Pod{pod}, nil, nil, testNow)
+			}, Block, "Pod kube-system/kube-proxy-c on c"}},
 		},
 
 		"CHK-CAPI-001": {fail: []broken{

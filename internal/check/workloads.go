@@ -33,7 +33,7 @@ type Workloads struct {
 	Tied []Tied
 	// Daemons are the DaemonSets with pods, sorted by namespace and name.
 	Daemons []Daemon
-	// Tokenless are the pods of kube-proxy in which there is no token of their ServiceAccount, sorted.
+	// Tokenless are the pods of kube-proxy in which there is no token of a ServiceAccount of their own, sorted.
 	Tokenless []string
 	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
 	Volumes int
@@ -51,7 +51,7 @@ type Daemon struct {
 
 // makeWorkloads puts together what was read.
 func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, volumes []corev1.PersistentVolume, now time.Time) *Workloads {
-	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Tied: tiedPods(pods), Daemons: daemonsOf(pods), Volumes: len(volumes)}
+	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Tied: tiedPods(pods), Daemons: daemonsOf(pods), Tokenless: tokenlessOf(pods), Volumes: len(volumes)}
 	nodes := map[string]bool{}
 	for i := range w.Pods {
 		nodes[w.Pods[i].Node] = true
@@ -65,19 +65,28 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 		}
 	}
 	for i := range pods {
-		if isProxy(&pods[i]) && !hasToken(&pods[i]) {
-			w.Tokenless = append(w.Tokenless, fmt.Sprintf("Pod %s/%s on %s", pods[i].Namespace, pods[i].Name, cmp.Or(pods[i].Spec.NodeName, "no node yet")))
-		}
-		for n := range pods[i].Spec.Volumes {
-			if source := pods[i].Spec.Volumes[n].ISCSI; source != nil {
-				w.ISCSI = append(w.ISCSI, fmt.Sprintf("Pod %s/%s: %s at %s", pods[i].Namespace, pods[i].Name, source.IQN, source.TargetPortal))
+		pod := &pods[i]
+		for n := range pod.Spec.Volumes {
+			if source := pod.Spec.Volumes[n].ISCSI; source != nil {
+				w.ISCSI = append(w.ISCSI, fmt.Sprintf("Pod %s/%s: %s at %s", pod.Namespace, pod.Name, source.IQN, source.TargetPortal))
 			}
 		}
 	}
 	slices.Sort(w.ISCSI)
 	slices.Sort(w.OnNodes)
-	slices.Sort(w.Tokenless)
 	return w
+}
+
+// tokenlessOf names the pods of kube-proxy that have no token of an account of their own.
+func tokenlessOf(pods []corev1.Pod) []string {
+	var out []string
+	for i := range pods {
+		if pod := &pods[i]; isProxy(pod) && !hasOwnToken(pod) {
+			out = append(out, fmt.Sprintf("Pod %s/%s on %s", pod.Namespace, pod.Name, cmp.Or(pod.Spec.NodeName, "no node yet")))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // isProxy tells of a pod of kube-proxy that stays: one that is being deleted may be from before somebody repaired it.
@@ -86,9 +95,9 @@ func isProxy(pod *corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet" && owner.Name == translate.ProxyDaemonSet && pod.Namespace == metav1.NamespaceSystem && pod.DeletionTimestamp == nil
 }
 
-// hasToken tells whether a pod's first container finds the token of its ServiceAccount where all do.
-func hasToken(pod *corev1.Pod) bool {
-	return len(pod.Spec.Containers) > 0 && slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+// hasOwnToken tells whether a pod's first container finds the token of its ServiceAccount where all do, and the account is not the one that pods run as which name none.
+func hasOwnToken(pod *corev1.Pod) bool {
+	return pod.Spec.ServiceAccountName != "" && pod.Spec.ServiceAccountName != "default" && len(pod.Spec.Containers) > 0 && slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
 		return m.MountPath == translate.TokenDir
 	})
 }
@@ -359,7 +368,7 @@ func storageKnowsReplacements(v *view) verdict {
 // proxiesHaveTokens looks whether kube-proxy's pods have what those on new nodes read.
 func proxiesHaveTokens(v *view) verdict {
 	if len(v.Workloads.Tokenless) > 0 {
-		return failed(v.Workloads.Tokenless, "%s of kube-proxy no token", plural(len(v.Workloads.Tokenless), "pod has", "pods have"))
+		return failed(v.Workloads.Tokenless, "%s no token of a ServiceAccount of its own", plural(len(v.Workloads.Tokenless), "pod of kube-proxy has", "pods of kube-proxy have"))
 	}
 	return held("no pod of kube-proxy is without a token")
 }

@@ -1,6 +1,7 @@
 package finalize
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +114,8 @@ func (f *Finalizer) tellProxyEnd(ctx context.Context) error {
 	}
 	ends := certificate.NotAfter.UTC().Format(time.RFC3339)
 	if missing != "" {
-		f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and not from then on: %s", ends, missing)
+		f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and not from then on: %s; change that before (docs/runbook.md, control-plane/kube-proxy), for a binding that is missing: %s",
+			ends, missing, kubeproxy.BindCommand(cmp.Or(account, translate.ProxyDaemonSet)))
 		return nil
 	}
 	f.note("kube-proxy on every node is known by the legacy workers' certificate until that ends at %s, and by its ServiceAccount's token from then on", ends)

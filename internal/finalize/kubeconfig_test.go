@@ -253,7 +253,7 @@ func TestWhatKubeProxyIsKnownByAfterwardsIsLookedAt(t *testing.T) {
 		says   string
 	}{
 		"it may":         {proxied(t, true), known},
-		"nobody said so": {proxied(t, false), unknown + "system:serviceaccount:kube-system:kube-proxy may not list services (as the test says)"},
+		"nobody said so": {proxied(t, false), unknown + "system:serviceaccount:kube-system:kube-proxy may not list services (as the test says); change that before (docs/runbook.md, control-plane/kube-proxy), for a binding that is missing: kubectl create clusterrolebinding "},
 		"no token": {proxied(t, true, &appsv1.DaemonSet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"},
 			Spec:       appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{ServiceAccountName: "kube-proxy", AutomountServiceAccountToken: new(false)}}},

@@ -55,6 +55,18 @@ func Account(ctx context.Context, reader client.Reader) (string, error) {
 	return name, nil
 }
 
+// Role is what Kubernetes lets a kube-proxy do, and Binding what kubeadm calls the binding to it of kube-proxy's ServiceAccount (kubernetes v1.22, cmd/kubeadm/app/phases/addons/proxy/proxy.go),
+// whose addon phase is left out of a migration.
+const (
+	Role    = "system:node-proxier"
+	Binding = "kubeadm:node-proxier"
+)
+
+// BindCommand is how a person lets a ServiceAccount of kube-system do what a kube-proxy does, by a name that nobody else has.
+func BindCommand(account string) string {
+	return fmt.Sprintf("kubectl create clusterrolebinding kube-proxy-token --clusterrole=%s --serviceaccount=%s:%s", Role, metav1.NamespaceSystem, account)
+}
+
 // Lacks asks the API server for what a kube-proxy asks it, and says what a ServiceAccount of kube-system may not do of that; empty for nothing.
 func Lacks(ctx context.Context, c client.Client, account string) (string, error) {
 	who := serviceaccount.MakeUsername(metav1.NamespaceSystem, account)

@@ -14,24 +14,17 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
-// What Kubernetes lets a kube-proxy do, and what kubeadm calls the binding to it of kube-proxy's ServiceAccount (kubernetes v1.22, cmd/kubeadm/app/phases/addons/proxy/proxy.go),
-// whose addon phase is left out here.
-const (
-	proxyRole    = "system:node-proxier"
-	proxyBinding = "kubeadm:node-proxier"
-)
-
 // errBound means that somebody else's object has the name of one that is needed.
 var errBound = errors.New("the name is taken")
 
 // proxyBindingObject lets a ServiceAccount of kube-system do what a kube-proxy does.
 func (c *Roller) proxyBindingObject(account string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"roleRef":  map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": proxyRole},
+		"roleRef":  map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": kubeproxy.Role},
 		"subjects": []any{map[string]any{"kind": rbacv1.ServiceAccountKind, "namespace": systemNamespace, "name": account}},
 	}}
 	o.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))
-	o.SetName(proxyBinding)
+	o.SetName(kubeproxy.Binding)
 	o.SetLabels(map[string]string{translate.LabelCluster: c.Picture.ID})
 	return o
 }
@@ -40,6 +33,9 @@ func (c *Roller) proxyBindingObject(account string) *unstructured.Unstructured {
 // on new Nodes kube-proxy shows its pod's token as well, which is all that counts once the certificate has ended (decision 0005).
 func (c *Roller) BindProxy(ctx context.Context) error {
 	account, err := kubeproxy.Account(ctx, c.Workload.Client)
+	if errors.Is(err, kubeproxy.ErrNoToken) {
+		return fmt.Errorf("binding kube-proxy's ServiceAccount: %w; change that (kubectl -n %s edit daemonset,serviceaccount %s), then run this again", err, systemNamespace, translate.ProxyDaemonSet)
+	}
 	if err != nil || account == "" {
 		return err
 	}
@@ -53,8 +49,7 @@ func (c *Roller) BindProxy(ctx context.Context) error {
 		return err
 	}
 	if live != nil && !c.made(live) {
-		return fmt.Errorf("binding kube-proxy's ServiceAccount: %w: %s is somebody else's, and %s; bind ServiceAccount %s/%s to ClusterRole %s by another name, then run this again",
-			errBound, kube.TargetOf(live), missing, systemNamespace, account, proxyRole)
+		return fmt.Errorf("binding kube-proxy's ServiceAccount: %w: %s is somebody else's, and %s; bind it by another name (%s), then run this again", errBound, kube.TargetOf(live), missing, kubeproxy.BindCommand(account))
 	}
 	return c.Workload.Writer.Ensure(ctx, wanted)
 }
@@ -73,7 +68,7 @@ func (c *Roller) VerifyProxyBound(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
 		missing, err := kubeproxy.Lacks(ctx, c.Workload.Client, account)
 		if missing != "" {
-			missing = "ClusterRole " + proxyRole + " to be known to be bound: " + missing
+			missing = "ClusterRole " + kubeproxy.Role + " to be known to be bound: " + missing
 		}
 		return missing, err
 	})

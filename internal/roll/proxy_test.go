@@ -38,10 +38,10 @@ func proxied(t *testing.T, always bool, objects ...string) (*Roller, *[]string) 
 		}
 		*asked = append(*asked, review.Spec.User)
 		binding := &rbacv1.ClusterRoleBinding{}
-		if err := under.Get(ctx, client.ObjectKey{Name: proxyBinding}, binding); client.IgnoreNotFound(err) != nil {
+		if err := under.Get(ctx, client.ObjectKey{Name: kubeproxy.Binding}, binding); client.IgnoreNotFound(err) != nil {
 			return err
 		}
-		review.Status.Allowed = always || binding.RoleRef.Name == proxyRole && review.Spec.User == "system:serviceaccount:"+binding.Subjects[0].Namespace+":"+binding.Subjects[0].Name
+		review.Status.Allowed = always || binding.RoleRef.Name == kubeproxy.Role && review.Spec.User == "system:serviceaccount:"+binding.Subjects[0].Namespace+":"+binding.Subjects[0].Name
 		return nil
 	}})
 	c.Workload = adopt.Side{Client: answering, Writer: kube.NewWriter(answering, kube.WriterOptions{})}
@@ -51,7 +51,7 @@ func proxied(t *testing.T, always bool, objects ...string) (*Roller, *[]string) 
 func (c *Roller) binding(t *testing.T) *rbacv1.ClusterRoleBinding {
 	t.Helper()
 	found := &rbacv1.ClusterRoleBinding{}
-	err := c.Workload.Client.Get(t.Context(), client.ObjectKey{Name: proxyBinding}, found)
+	err := c.Workload.Client.Get(t.Context(), client.ObjectKey{Name: kubeproxy.Binding}, found)
 	if client.IgnoreNotFound(err) == nil && err != nil {
 		return nil
 	}
@@ -124,7 +124,7 @@ subjects: `+subjects)
 			err := c.BindProxy(t.Context())
 			require.ErrorIs(t, err, errBound)
 			require.ErrorContains(t, err, "ClusterRoleBinding/kubeadm:node-proxier is somebody else's")
-			require.ErrorContains(t, err, "bind ServiceAccount kube-system/kube-proxy to ClusterRole system:node-proxier by another name")
+			require.ErrorContains(t, err, "(kubectl create clusterrolebinding kube-proxy-token --clusterrole=system:node-proxier --serviceaccount=kube-system:kube-proxy), then run this again")
 			require.NoError(t, c.UnbindProxy(t.Context()))
 			assert.Equal(t, before, c.binding(t))
 		})
@@ -160,6 +160,7 @@ func TestNoMachineIsMadeWhoseKubeProxyWouldNotStart(t *testing.T) {
 			}
 			require.ErrorIs(t, err, kubeproxy.ErrNoToken)
 			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, "kubectl -n kube-system edit daemonset,serviceaccount kube-proxy")
 			assert.Nil(t, c.binding(t))
 		})
 	}

@@ -28,14 +28,16 @@ func TestSettingsThatUsersWouldNoticeAreCompared(t *testing.T) {
 		after map[string]string
 		want  []string
 	}{
-		"the same, files elsewhere": {change("profiling", "true"), nil},
-		"another issuer":            {change("oidc-issuer-url", "https://other.test"), []string{`--oidc-issuer-url was "https://dex.example.test" and is "https://other.test"`}},
-		"no issuer":                 {change("oidc-issuer-url", ""), []string{`--oidc-issuer-url was "https://dex.example.test" and is ""`}},
-		"another prefix":            {change("etcd-prefix", "registry"), []string{`--etcd-prefix was "/giantswarm.io" and is "registry"`}},
-		"a plugin less":             {change("enable-admission-plugins", "NodeRestriction,ResourceQuota"), []string{`--enable-admission-plugins had "PodSecurityPolicy" and has not`}},
-		"a plugin is switched off":  {change("disable-admission-plugins", "LimitRanger,PodSecurityPolicy"), []string{`--disable-admission-plugins was "LimitRanger" and is "LimitRanger,PodSecurityPolicy"`}},
-		"fewer API versions":        {change("runtime-config", ""), []string{`--runtime-config had "api/all=true" and has not`}},
-		"no audit":                  {change("audit-policy-file", ""), []string{"--audit-policy-file was set and is not"}},
+		"the same, files elsewhere":  {change("profiling", "true"), nil},
+		"another issuer":             {change("oidc-issuer-url", "https://other.test"), []string{`--oidc-issuer-url was "https://dex.example.test" and is "https://other.test"`}},
+		"no issuer":                  {change("oidc-issuer-url", ""), []string{`--oidc-issuer-url was "https://dex.example.test" and is ""`}},
+		"another prefix":             {change("etcd-prefix", "registry"), []string{`--etcd-prefix was "/giantswarm.io" and is "registry"`}},
+		"a plugin less":              {change("enable-admission-plugins", "NodeRestriction,ResourceQuota"), []string{`--enable-admission-plugins had "PodSecurityPolicy" and has not`}},
+		"a plugin is switched off":   {change("disable-admission-plugins", "LimitRanger,PodSecurityPolicy"), []string{`--disable-admission-plugins was "LimitRanger" and is "LimitRanger,PodSecurityPolicy"`}},
+		"fewer API versions":         {change("runtime-config", ""), []string{`--runtime-config had "api/all=true" and has not`}},
+		"records end earlier":        {change("audit-log-maxage", "3"), []string{`--audit-log-maxage was "" and is "3"`}},
+		"a claim that was not asked": {change("oidc-required-claim", "team=shop"), []string{`--oidc-required-claim was "" and is "team=shop"`}},
+		"no audit":                   {change("audit-policy-file", ""), []string{"--audit-policy-file was set and is not"}},
 	} {
 		assert.Equal(t, c.want, different(old, c.after), name)
 	}
@@ -49,7 +51,7 @@ func TestSettingsThatOnlyTheNewOneHas(t *testing.T) {
 	}{
 		"what kubeadm says always":      {map[string]string{"service-account-issuer": "https://api", "service-cluster-ip-range": "10.0.0.0/16", "enable-admission-plugins": "NodeRestriction"}, nil},
 		"records are no harm":           {map[string]string{"audit-policy-file": "/etc/audit.yaml", "audit-log-path": "-"}, nil},
-		"a default that is said":        {map[string]string{"etcd-prefix": "/registry", "oidc-username-claim": "sub"}, nil},
+		"a default that is said":        {map[string]string{"etcd-prefix": "/registry", "oidc-signing-algs": "RS256", "oidc-username-claim": "sub"}, nil},
 		"another place in etcd":         {map[string]string{"etcd-prefix": "/elsewhere"}, []string{`--etcd-prefix was "/registry" and is "/elsewhere"`}},
 		"people who were nobody before": {map[string]string{"oidc-issuer-url": "https://dex.example.test"}, []string{`--oidc-issuer-url was "" and is "https://dex.example.test"`}},
 		"a plugin is switched off":      {map[string]string{"disable-admission-plugins": "LimitRanger"}, []string{`--disable-admission-plugins was "" and is "LimitRanger"`}},

@@ -632,7 +632,7 @@ func (t *translation) proxyKubeconfig(c *config, node *legacy.Node) bool {
 		t.proxies[held] = content
 	}
 	if content == "" {
-		t.refuse(source, idValue, fileProxyKubeconfig+" is no kubeconfig whose user shows a certificate", "correct the file in the boot data: kube-proxy would not start on new nodes")
+		t.refuse(source, idValue, fileProxyKubeconfig+" is no kubeconfig, or its user shows a password", "correct the file in the boot data: kube-proxy would not start on new nodes")
 		content = held
 	}
 	t.file(c, fileProxyKubeconfig, "0644", content, rule)

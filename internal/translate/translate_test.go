@@ -602,7 +602,7 @@ func TestKubeProxyOutlivesItsCertificate(t *testing.T) {
 	} {
 		result := kubeconfig(load(t, "al9qy"), func([]byte) []byte { return []byte(held) })
 		said := fmt.Sprint(result.Findings)
-		assert.Contains(t, said, fileProxyKubeconfig+" is no kubeconfig whose user shows a certificate", name)
+		assert.Contains(t, said, fileProxyKubeconfig+" is no kubeconfig, or its user shows a password", name)
 		assert.NotContains(t, said, "s3cr3t", name)
 	}
 }
