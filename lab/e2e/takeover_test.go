@@ -547,7 +547,7 @@ func (w *world) certificateOfProxiesEnds(ctx context.Context) {
 		require.NoError(w.t, err)
 		return raw
 	}
-	over, err := certtest.EndAt(time.Now().Add(-time.Minute), certificate, authority(install.FileCA), authority(install.FileCAKey))
+	over, err := certtest.EndAt(w.clock.Now().Add(-time.Minute), certificate, authority(install.FileCA), authority(install.FileCAKey))
 	require.NoError(w.t, err)
 	w.must(ctx, w.kubectl, "-n", organization, "patch", "secret", files.GetName(), "--type=merge",
 		"-p", fmt.Sprintf(`{"data":{%q:%q}}`, translate.WorkerCertificate, base64.StdEncoding.EncodeToString(over)))
