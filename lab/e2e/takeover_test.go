@@ -11,9 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +38,9 @@ import (
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
 )
+
+// drainNoted is what the note of a worker's replacement says of its drain.
+var drainNoted = regexp.MustCompile(`it was drained after ([0-9hms.]+)`)
 
 // organization is the namespace of the cluster's objects.
 const organization = "org-acme"
@@ -267,7 +272,7 @@ type noted struct {
 	Available map[string]int64 `json:"available"`
 	// Legacy are the addresses of its machines.
 	Legacy []string `json:"legacy"`
-	// Took is how long phases of its migration took, and Drained how much of that was for drains: where another walk goes on, they are needed at the end.
+	// Took is how long phases of its migration took, and replacements of workers, and Drained how much of that was for drains: where another walk goes on, they are needed at the end.
 	Took    map[string]time.Duration `json:"took,omitempty"`
 	Drained map[string]time.Duration `json:"drained,omitempty"`
 }
@@ -295,10 +300,27 @@ func (w *world) keepTimes(report history.RunReport) {
 			if strings.HasSuffix(step.ID, "/drain") {
 				notes.Drained[phase.Name] += step.FinishedAt.Sub(*step.StartedAt)
 			}
+			if phase.Name == plan.PhaseWorkers {
+				notes.Took[step.ID] = step.FinishedAt.Sub(*step.StartedAt)
+				notes.Drained[step.ID] = w.drainedIn(step)
+			}
 		}
 		notes.Took[phase.Name] = ended.Sub(began)
 	}
 	w.writeNotes(notes)
+}
+
+// drainedIn is how long the last run's part of a worker's drain took, as the step notes; what a run before it did of the drain until it was killed is not in it.
+func (w *world) drainedIn(step history.Step) time.Duration {
+	w.t.Helper()
+	for _, note := range step.Notes {
+		if match := drainNoted.FindStringSubmatch(note.Text); match != nil {
+			took, err := time.ParseDuration(match[1])
+			require.NoError(w.t, err, note.Text)
+			return took
+		}
+	}
+	return 0
 }
 
 // available counts the pods of Deployments that are.
@@ -437,7 +459,7 @@ func (w *world) workersMove(ctx context.Context) {
 	} else {
 		w.whileAsked(ctx, "workers", w.workloadAtControlPlane(ctx), func(ctx context.Context) {
 			w.killedAt(ctx, args, "still has", "workers/settled")
-			w.migrates(ctx, args)
+			w.keepTimes(w.migrates(ctx, args))
 		})
 	}
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
@@ -524,12 +546,28 @@ func (w *world) rolls(ctx context.Context) {
 	deployments, err := w.list(ctx, w.mc, "machinedeployments", "-n", organization)
 	require.NoError(w.t, err)
 	for i := range deployments {
-		w.rollsOut(ctx, "machinedeployment", deployments[i].GetName(), "cluster.x-k8s.io/deployment-name="+deployments[i].GetName())
+		plainly = w.rollsOut(ctx, "machinedeployment", deployments[i].GetName(), "cluster.x-k8s.io/deployment-name="+deployments[i].GetName())
+		w.tellWorkers(plainly)
 	}
 	require.Len(w.t, w.members(ctx).Members, 1)
 	require.Len(w.t, w.nodes(ctx), 1+*workers, "Nodes")
 	w.servicesAreServed(ctx)
 	w.forecastIsEmpty(ctx)
+}
+
+// tellWorkers compares how long the replacement of each worker took, a kill of its run included, with a worker's plain creation and the drain.
+func (w *world) tellWorkers(plainly time.Duration) {
+	w.t.Helper()
+	notes, found := w.readNotes()
+	require.True(w.t, found)
+	for _, step := range slices.Sorted(maps.Keys(notes.Took)) {
+		if !strings.HasPrefix(step, plan.PhaseWorkers+"/") || notes.Drained[step] == 0 {
+			continue
+		}
+		took, allowed := notes.Took[step], plainly+notes.Drained[step]
+		w.say("  measured: %s took %.0f s, with a kill in its drain; a worker's plain creation to Ready and the rest of that drain %.0f s: %+.0f %%",
+			step, took.Seconds(), allowed.Seconds(), 100*(took.Seconds()/allowed.Seconds()-1))
+	}
 }
 
 // certificateOfProxiesEnds lets the certificate by which kube-proxy is known be over on machines that are made from now on: there it has its ServiceAccount's token alone.
