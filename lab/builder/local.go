@@ -45,7 +45,7 @@ type program struct {
 
 func programs() []program {
 	return []program{
-		{name: LabHost, module: "lab/host", pkg: "cmd/lab-host"},
+		{name: LabHost, module: "lab", pkg: "host/cmd/lab-host"},
 		{name: LabIngress, module: "lab", pkg: "cmd/lab-ingress"},
 		{name: LabLegacy, module: "lab", pkg: "legacy/cmd/lab-legacy", named: true},
 		{name: CAPKController, module: ".", pkg: "cmd/capk-controller"},
