@@ -132,7 +132,7 @@ adopt() {
 	if [ "$workers" = 0 ]; then
 		# The workload runs on the master, whose port is asked for as long as the master is there.
 		address=$(answered "${workload[@]}" get nodes --output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
-		meanwhile=(--probe "shop, at the master=http://$address:30010/")
+		meanwhile=(--probe "shop, at the master=http://$address:30010/" --probe "the API by its Service's IP, from the shop=http://$address:30010/api")
 	fi
 	again "${run[@]}" "${meanwhile[@]}" -o text -o html=report.html
 
@@ -158,7 +158,7 @@ replace() {
 		local address
 		address=$("${inside[@]}" kubectl get machines --namespace org-acme --selector cluster.x-k8s.io/control-plane \
 			--output 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
-		meanwhile=(--probe "shop, at the control plane=http://$address:30010/")
+		meanwhile=(--probe "shop, at the control plane=http://$address:30010/" --probe "the API by its Service's IP, from the shop=http://$address:30010/api")
 	fi
 	again "${run[@]}" "${meanwhile[@]}" --until workers --patience 1h -o text -o html=report.html
 

@@ -204,8 +204,11 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 		lost += ended()
 		ended = w.asking(ctx, "workload-after", w.workloadAtNewMachine(ctx))
 	}
-	code, out := w.strike(ctx, args, mishap{says: "control-plane/leave", do: elsewhere}, mishap{says: "control-plane/retire", do: w.kill})
+	// The runs themselves ask the API by its Service, as the workload reaches it; the legacy master does not serve the workload to the end, and is asked only where there is no worker.
+	before := append(slices.Clone(args), apiByService(w.workloadGently(ctx))...)
+	code, out := w.strike(ctx, before, mishap{says: "control-plane/leave", do: elsewhere}, mishap{says: "control-plane/retire", do: w.kill})
 	require.Equal(w.t, killed, code, out)
+	args = append(args, apiByService(w.workloadAtNewMachine(ctx))...)
 	w.killedAt(ctx, args, "control-plane/hand-over")
 	w.keepTimes(w.migrates(ctx, args))
 	w.say("  measured: %d requests to the workload lost while the control plane was replaced", lost+ended())
@@ -228,6 +231,11 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 		return needCondition(kcp, "Available")
 	})
 	w.forecastIsEmpty(ctx)
+}
+
+// apiByService is the argument that has a run ask the customer's workload whether it reaches the API by its Service.
+func apiByService(q question) []string {
+	return []string{"--probe", "the API by its Service's IP=" + q.url + "api"}
 }
 
 func (w *world) forecastIsEmpty(ctx context.Context) {

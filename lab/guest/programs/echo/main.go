@@ -1,4 +1,5 @@
-// Command echo is the lab's workload: a web server that answers with its host name, and the client to ask it.
+// Command echo is the lab's workload: a web server that answers with its host name, and the client to ask it. Below /api the server asks the cluster's API by the IP of its Service, as
+// clients in a cluster do, over a new connection, and passes on whether there was an answer.
 //
 //	echo             serve on :8080
 //	echo get URL     print what a server answers
@@ -6,6 +7,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +26,8 @@ const (
 	// lameDuck is how long a server goes on that was told to end. It is told when everybody else is, and where processors are emulated seconds go by until no kube-proxy leads to it any more. A real
 	// workload that must lose no request when it is evicted does the same, mostly by a preStop hook.
 	lameDuck = 10 * time.Second
+	// authority is the file with the cluster's CA that every pod with a ServiceAccount has.
+	authority = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
 func main() {
@@ -51,21 +56,49 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serving on %s: %w", address, err)
 	}
-	return serveOn(ctx, listener, lameDuck)
+	return serveOn(ctx, listener, lameDuck, &api{address: net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")), authority: authority})
+}
+
+// api is the cluster's own, by its Service.
+type api struct {
+	// address is what the kubelet tells every container of the Service, authority a file with the CA that has signed its certificate.
+	address, authority string
+}
+
+// ServeHTTP asks for what everybody may know, and answers 502 when there was no answer.
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := a.ask(r.Context()); err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	_, _ = fmt.Fprintln(w, a.address)
+}
+
+func (a *api) ask(ctx context.Context) error {
+	ca, err := os.ReadFile(a.authority)
+	if err != nil {
+		return fmt.Errorf("reading the cluster's CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("reading the cluster's CA: %s holds no certificate", a.authority)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	return fetch(ctx, &http.Client{Transport: transport}, "https://"+a.address+"/version", io.Discard)
 }
 
 // serveOn serves until ctx ends, and for so much longer.
-func serveOn(ctx context.Context, listener net.Listener, longer time.Duration) error {
+func serveOn(ctx context.Context, listener net.Listener, longer time.Duration, api http.Handler) error {
 	name, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("reading the host name: %w", err)
 	}
-	server := &http.Server{
-		ReadHeaderTimeout: timeout,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = fmt.Fprintln(w, name)
-		}),
-	}
+	handler := http.NewServeMux()
+	handler.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, name) })
+	handler.Handle("/api", api)
+	server := &http.Server{ReadHeaderTimeout: timeout, Handler: handler}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	over := make(chan struct{})
@@ -85,11 +118,16 @@ func serveOn(ctx context.Context, listener net.Listener, longer time.Duration) e
 func get(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	return fetch(ctx, http.DefaultClient, url, os.Stdout)
+}
+
+// fetch asks once, and writes what is answered.
+func fetch(ctx context.Context, client *http.Client, url string, to io.Writer) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // asking what the user names is what it is for
 	if err != nil {
 		return fmt.Errorf("asking %s: %w", url, err)
 	}
-	resp, err := http.DefaultClient.Do(req) //nolint:gosec // asking what the user names is what it is for
+	resp, err := client.Do(req) //nolint:gosec // asking what the user names is what it is for
 	if err != nil {
 		return fmt.Errorf("asking %s: %w", url, err)
 	}
@@ -97,6 +135,6 @@ func get(ctx context.Context, url string) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("asking %s: status %s", url, resp.Status)
 	}
-	_, err = io.Copy(os.Stdout, resp.Body)
+	_, err = io.Copy(to, resp.Body)
 	return err
 }

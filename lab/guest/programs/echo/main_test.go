@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/pem"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -29,10 +33,32 @@ func TestWhoIsToldToEndServesOnForAWhile(t *testing.T) {
 	const longer = 10 * time.Second
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serveOn(ctx, listener, longer) }()
+	go func() { ended <- serveOn(ctx, listener, longer, http.NotFoundHandler()) }()
 	require.NoError(t, ask())
 	end()
 	require.NoError(t, ask(), "it was told to end")
 	require.NoError(t, <-ended)
 	assert.Error(t, ask(), "it has ended")
+}
+
+// TestTheAPIIsAskedByItsService: an answer of the API is one of the workload, and so is that there is none.
+func TestTheAPIIsAskedByItsService(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/version" {
+			http.NotFound(w, r)
+		}
+	}))
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	ask := func(a *api) int {
+		w := httptest.NewRecorder()
+		a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody))
+		return w.Code
+	}
+	there := &api{address: server.Listener.Addr().String(), authority: file}
+	assert.Equal(t, http.StatusOK, ask(there))
+	assert.Equal(t, http.StatusBadGateway, ask(&api{address: there.address, authority: filepath.Join(t.TempDir(), "none")}), "nobody knows whom to trust")
+	server.Close()
+	assert.Equal(t, http.StatusBadGateway, ask(there), "it has ended")
 }
