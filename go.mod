@@ -15,6 +15,7 @@ require (
 	github.com/huandu/xstrings v1.5.0
 	github.com/insomniacslk/dhcp v0.0.0-20250417080101-5f8cf70e8c5f
 	github.com/invopop/jsonschema v0.14.0
+	github.com/miekg/dns v1.1.73
 	github.com/openbao/openbao/api/v2 v2.4.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3

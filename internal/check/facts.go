@@ -56,6 +56,9 @@ type Facts struct {
 	// Replacements are the Nodes that take the place of the cluster's, by node id; see [translate.Result.Replacements], which this package does not know. Nil when nothing was translated.
 	Replacements map[string]*corev1.Node
 
+	// Names are what the new nodes' name servers say of the API's name; nil when nobody asked.
+	Names *Names
+
 	// Unread says of a kind of facts why reading it failed. Such facts are missing because of an error, which is not the same as offline.
 	Unread map[Fact]string
 
@@ -97,6 +100,8 @@ const (
 	Running Fact = "the workload cluster's pods"
 	// Requested is what the workload cluster's API server was asked for.
 	Requested Fact = "the metrics of the workload cluster's API server"
+	// Named is what the new nodes' name servers say.
+	Named Fact = "an answer of the new nodes' name servers"
 	// Translation is the result of translating the picture.
 	Translation Fact = "the translation"
 	// Successors are the Nodes that take the place of the cluster's.

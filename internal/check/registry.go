@@ -490,6 +490,14 @@ func Registry() []Check {
 			Fix:   "Restore the FlannelConfig; never delete it to make it again, the bridges would go.",
 			run:   sameNetwork,
 		},
+		{
+			ID: "CHK-NET-006", Category: categoryNetwork, Title: "new nodes find the API by its name", Short: "API's name unknown", Severity: Block, Needs: []Fact{Named}, Beyond: true,
+			Hint:  "dig +short <name> @<server>, from a machine in the network of the VMs",
+			Looks: "What each name server that the new machines are given answers for the API's name. They are asked from here; one that does not answer here is told of and not judged.",
+			Why:   "A new machine reaches the API by its name to join, and has no other address of it. Running machines may know the name from a cache, or from a file that somebody wrote.",
+			Fix:   "Have the record made on every name server, or correct the list of name servers, which comes from the running machines. Where the machines' network sees other records than you do, accept the finding with what you saw there.",
+			run:   namesResolve,
+		},
 
 		{
 			ID: "CHK-VM-001", Category: categoryMachines, Title: "every node has exactly one Deployment and pod", Short: "pods and nodes differ", Severity: Block, Fixed: fixedFoundation,

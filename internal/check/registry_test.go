@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -21,6 +22,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/nameserver"
 )
 
 // broken is one way a check does not hold.
@@ -476,6 +478,21 @@ func examples() map[string]example {
 			{"other", func(f *Facts) { f.Cluster.Flannel.Object.Spec.Flannel.Spec.VNI = 12 }, Block, "12"},
 		}},
 
+		"CHK-NET-006": {
+			pass: func(f *Facts) {
+				f.Names = namesOf(NameServer{Address: "192.0.2.1", Found: []string{"198.51.100.7"}}, NameServer{Address: "192.0.2.2", Unread: "asking name server 192.0.2.2: i/o timeout"})
+			},
+			fail: []broken{
+				{"unknown", func(f *Facts) { f.Names = namesOf(NameServer{Address: "192.0.2.1"}) }, Block, "name server 192.0.2.1 has no address for api.example.test"},
+				{"unknown to one", func(f *Facts) {
+					f.Names = namesOf(NameServer{Address: "192.0.2.1", Found: []string{"198.51.100.7"}}, NameServer{Address: "192.0.2.2"})
+				}, Block, "name server 192.0.2.2 has no address for api.example.test"},
+				{"not the same", func(f *Facts) {
+					f.Names = namesOf(NameServer{Address: "192.0.2.1", Found: []string{"198.51.100.7"}}, NameServer{Address: "192.0.2.2", Found: []string{"198.51.100.8"}})
+				}, Warn, "198.51.100.8"},
+			},
+		},
+
 		"CHK-VM-001": {fail: []broken{
 			{"no pod", func(f *Facts) { f.Cluster.Pods = f.Cluster.Pods[1:] }, Block, "has no pod"},
 			{"no pods at all", func(f *Facts) {
@@ -912,3 +929,35 @@ func TestUnreadFactsAreErrors(t *testing.T) {
 	assert.Contains(t, got.Detail, "may not read it")
 	assert.Equal(t, Skip, outcomeOf(t, facts, "CHK-CAPI-003").Outcome, "a check that rests on one in error is skipped")
 }
+
+// TestNobodyJudgesNameServersThatDoNotAnswer: from where a migration is run they may well be out of reach.
+func TestNobodyJudgesNameServersThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	for says, names := range map[string]*Names{
+		"192.0.2.1: i/o timeout": namesOf(NameServer{Address: "192.0.2.1", Unread: "asking name server 192.0.2.1: i/o timeout"}),
+		"of their hosts":         namesOf(),
+	} {
+		got := namesResolve(&view{Facts: Facts{Names: names}})
+		assert.Equal(t, Skip, got.outcome)
+		assert.Contains(t, got.detail, says)
+	}
+}
+
+// TestAskNames: what has no address was answered, what is no answer was not.
+func TestAskNames(t *testing.T) {
+	t.Parallel()
+	ask := func(_ context.Context, server, name string) ([]string, error) {
+		switch server {
+		case "knows":
+			return []string{"198.51.100.7"}, nil
+		case "does not":
+			return nil, fmt.Errorf("asking %s for %s: %w", server, name, nameserver.ErrUnknown)
+		default:
+			return nil, errors.New("asking silent: i/o timeout")
+		}
+	}
+	assert.Equal(t, namesOf(NameServer{Address: "knows", Found: []string{"198.51.100.7"}}, NameServer{Address: "does not"}, NameServer{Address: "silent", Unread: "asking silent: i/o timeout"}),
+		AskNames(t.Context(), ask, "api.example.test", []string{"knows", "does not", "silent"}))
+}
+
+func namesOf(servers ...NameServer) *Names { return &Names{Name: "api.example.test", Servers: servers} }

@@ -223,11 +223,11 @@ func TestRealClusters(t *testing.T) {
 	root := filepath.Join("..", "..", "testdata")
 	hosts := fleetOf(t, filepath.Join(root, "management-cluster"))
 	for id, want := range map[string]map[string]Outcome{
-		"al9qy": {"CHK-REL-005": Warn, "CHK-OP-002": Warn, "CHK-ETCD-013": Warn, "CHK-ETCD-014": Decide, "CHK-CP-001": Decide, "CHK-CP-005": Skip, "CHK-NODE-012": Skip, "CHK-NODE-013": Skip, "CHK-VM-007": Decide},
+		"al9qy": {"CHK-REL-005": Warn, "CHK-OP-002": Warn, "CHK-ETCD-013": Warn, "CHK-ETCD-014": Decide, "CHK-CP-001": Decide, "CHK-CP-005": Skip, "CHK-NET-006": Skip, "CHK-NODE-012": Skip, "CHK-NODE-013": Skip, "CHK-VM-007": Decide},
 		"b4n9x": {
 			"CHK-REL-005": Warn, "CHK-OP-002": Warn, "CHK-ETCD-011": Warn, "CHK-ETCD-013": Warn, "CHK-CP-001": Decide, "CHK-CP-004": Warn, "CHK-VM-011": Decide,
 			// The pods inside were not recorded.
-			"CHK-CP-005": Skip, "CHK-NODE-006": Skip, "CHK-NODE-007": Skip, "CHK-NODE-008": Skip, "CHK-NODE-009": Skip, "CHK-NODE-010": Skip, "CHK-NODE-011": Skip, "CHK-NODE-012": Skip, "CHK-NODE-013": Skip, "CHK-NODE-014": Skip, "CHK-NODE-015": Skip, "CHK-VM-015": Skip,
+			"CHK-CP-005": Skip, "CHK-NET-006": Skip, "CHK-NODE-006": Skip, "CHK-NODE-007": Skip, "CHK-NODE-008": Skip, "CHK-NODE-009": Skip, "CHK-NODE-010": Skip, "CHK-NODE-011": Skip, "CHK-NODE-012": Skip, "CHK-NODE-013": Skip, "CHK-NODE-014": Skip, "CHK-NODE-015": Skip, "CHK-VM-015": Skip,
 		},
 	} {
 		t.Run(id, func(t *testing.T) {

@@ -197,6 +197,7 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 		Neighbours:   []Neighbour{{ID: "b4n9x", VNI: 23}},
 		Usage:        map[string]Usage{},
 		Requests:     &Requests{Going: []GoingAPI{{"policy", "v1beta1", "podsecuritypolicies", "1.25"}}},
+		Names:        namesOf(NameServer{Address: "192.0.2.1", Found: []string{"198.51.100.7"}}),
 		Workloads:    &Workloads{Pods: []drain.Pod{{Namespace: "shop", Name: "echo-1", Node: "worker", Owner: "ReplicaSet/echo", Action: drain.Evict}}},
 		Etcd: &EtcdState{
 			Table:   etcd.Members{Members: []etcd.Member{{ID: 1, Name: "etcd", PeerURLs: []string{"https://" + testEtcd + ":2380"}}}},

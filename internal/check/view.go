@@ -172,6 +172,7 @@ func (v *view) missing(need Fact) (missing bool, reason string) {
 		Members:     {v.Etcd == nil, "etcd was not asked, or does not answer (CHK-ETCD-001)"},
 		Running:     {v.Workloads == nil, "the workload cluster's pods were not looked at"},
 		Requested:   {v.Requests == nil, "the workload cluster's API server was not asked"},
+		Named:       {v.Names == nil, "the new nodes' name servers were not asked"},
 		Translation: {!v.Translated, "the cluster was not translated"},
 		Successors:  {len(v.Replacements) == 0, "no node to come is known: the cluster was not translated, or could not be"},
 	}[need]

@@ -24,6 +24,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/nameserver"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
@@ -111,8 +112,10 @@ type examiner struct {
 	etcd func(*legacy.Cluster) (*etcd.Client, error)
 	// inside connects to the workload cluster; nil offline.
 	inside func(*legacy.Cluster) (*kube.ReadOnly, error)
-	now    time.Time
-	tool   string
+	// resolve asks a name server; nil offline.
+	resolve check.AskName
+	now     time.Time
+	tool    string
 	// validFor is how long plans are valid; zero for the default.
 	validFor time.Duration
 	log      logrus.FieldLogger
@@ -158,7 +161,7 @@ func (s *session) examiner(ctx context.Context, p *place, ids []string, f examin
 	if p.live == nil {
 		e.neighbours = neighboursOf(ctx, p, ids)
 	} else {
-		e.etcd, e.inside = s.etcd, s.inside
+		e.etcd, e.inside, e.resolve = s.etcd, s.inside, (&nameserver.Resolver{}).Ask
 	}
 	return e, ctx.Err()
 }
@@ -375,12 +378,14 @@ func (e *examiner) examine(ctx context.Context, id string) (*examination, error)
 	if err := addTranslation(&facts, result); err != nil {
 		return nil, err
 	}
+	named := e.askNames(ctx, cluster, result)
 	if e.place.live != nil {
 		if facts, err = check.Gather(ctx, e.place.live.Reader, facts); err != nil {
 			log.WithField("err", err).Warn("not everything could be read; the checks that need it say so")
 		}
 	}
 	answers(&facts)
+	facts.Names = named()
 	report, err := check.Run(ctx, facts, check.Options{Only: e.only, Accept: e.accept})
 	if err != nil {
 		return nil, err
@@ -430,6 +435,18 @@ func (e *examiner) ask(ctx context.Context, cluster *legacy.Cluster) func(*check
 		facts.Requests, err = requests()
 		unread(check.Requested, err)
 	}
+}
+
+// askNames begins to ask the new machines' name servers for the API's name, and returns how to get what they say. From where the workload cluster is not reached by its name they would say
+// something else than to its machines, and nobody asks.
+func (e *examiner) askNames(ctx context.Context, cluster *legacy.Cluster, result *translate.Result) func() *check.Names {
+	name, servers := result.Endpoint()
+	if e.resolve == nil || cluster.Inside == nil || name == "" {
+		return func() *check.Names { return nil }
+	}
+	answered := make(chan *check.Names, 1)
+	go func() { answered <- check.AskNames(ctx, e.resolve, name, servers) }()
+	return func() *check.Names { return <-answered }
 }
 
 // askEtcd begins to ask a cluster's etcd, and returns how to get the answers, or why there are none.

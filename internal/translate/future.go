@@ -1,10 +1,12 @@
 package translate
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
@@ -40,6 +42,25 @@ func (r *Result) Replacements(cluster *legacy.Cluster) (map[string]*corev1.Node,
 		}
 	}
 	return out, nil
+}
+
+// Endpoint is the API's name, by which new machines join; empty when it could not be translated. NameServers are those that they are given, each once, in the order of their templates; none where
+// machines have those of their host.
+func (r *Result) Endpoint() (name string, nameServers []string) {
+	for _, o := range r.Objects {
+		switch o.GetKind() {
+		case "KVMCluster":
+			name, _, _ = unstructured.NestedString(o.Object, "spec", "controlPlaneEndpoint", "host")
+		case "KVMMachineTemplate":
+			servers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "dns", "servers")
+			for _, server := range servers {
+				if address, ok := server.(string); ok && !slices.Contains(nameServers, address) {
+					nameServers = append(nameServers, address)
+				}
+			}
+		}
+	}
+	return name, nameServers
 }
 
 func (r *Result) futureControlPlane(name string) (*corev1.Node, error) {
