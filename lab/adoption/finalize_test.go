@@ -29,6 +29,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/migrate"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/plan"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
 )
 
 // finalize runs the migration to where nothing of the legacy platform is left.
@@ -223,10 +224,11 @@ func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	assert.Less(t, at(history.StepStarted, 2), at(history.StepDone, 1), "the others go together")
 }
 
-// TestKilledWhileFinalizing kills the program after every change of the last phase, with a network that its operator has to remove.
+// TestKilledWhileFinalizing kills the program after every change of the last phase, with a network that its operator has to remove. Its etcd is the newer one: with the older one, virtual machines
+// see the same (lab/e2e).
 func TestKilledWhileFinalizing(t *testing.T) {
 	t.Parallel()
-	x := newTakeover(t, "martha", 1)
+	x := newTakeoverOf(t, "martha", migrationtest.ClusterOptions{Workers: 1, Etcd: true})
 	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
 	code, _, said = x.rollWorkers(t.Context())
