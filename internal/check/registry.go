@@ -493,8 +493,8 @@ func Registry() []Check {
 		{
 			ID: "CHK-NET-006", Category: categoryNetwork, Title: "new nodes find the API by its name", Short: "API's name unknown", Severity: Block, Needs: []Fact{Named}, Beyond: true,
 			Hint:  "dig +short <name> @<server>, from a machine in the network of the VMs",
-			Looks: "What each name server that the new machines are given answers for the API's name. They are asked from here; one that does not answer here is told of and not judged.",
-			Why:   "A new machine reaches the API by its name to join, and has no other address of it. Running machines may know the name from a cache, or from a file that somebody wrote.",
+			Looks: "What each name server that the new machines are given answers for the API's name. They are asked from here, over UDP and port 53; one that does not answer here is told of and not judged. Where `--workload-kubeconfig` or `--workload-context` names another way to the API, nobody asks.",
+			Why:   "New workers and further control planes reach the API by its name to join, and have no other address of it. Running machines may know the name from a cache, or from a file that somebody wrote. A machine asks the first of its name servers as long as that one answers: when only a later one lacks the name, this is a warning.",
 			Fix:   "Have the record made on every name server, or correct the list of name servers, which comes from the running machines. Where the machines' network sees other records than you do, accept the finding with what you saw there.",
 			run:   namesResolve,
 		},

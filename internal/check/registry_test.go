@@ -484,9 +484,15 @@ func examples() map[string]example {
 			},
 			fail: []broken{
 				{"unknown", func(f *Facts) { f.Names = namesOf(NameServer{Address: "192.0.2.1"}) }, Block, "name server 192.0.2.1 has no address for api.example.test"},
-				{"unknown to one", func(f *Facts) {
+				{"unknown to the first", func(f *Facts) {
+					f.Names = namesOf(NameServer{Address: "192.0.2.1"}, NameServer{Address: "192.0.2.2", Found: []string{"198.51.100.7"}})
+				}, Block, "name server 192.0.2.1 has no address for api.example.test"},
+				{"unknown to the second", func(f *Facts) {
 					f.Names = namesOf(NameServer{Address: "192.0.2.1", Found: []string{"198.51.100.7"}}, NameServer{Address: "192.0.2.2"})
-				}, Block, "name server 192.0.2.2 has no address for api.example.test"},
+				}, Warn, "name server 192.0.2.2 has no address for api.example.test"},
+				{"unknown to the only one that answers", func(f *Facts) {
+					f.Names = namesOf(NameServer{Address: "192.0.2.1", Unread: "asking name server 192.0.2.1: it does not answer"}, NameServer{Address: "192.0.2.2"})
+				}, Warn, "192.0.2.1: it does not answer"},
 				{"not the same", func(f *Facts) {
 					f.Names = namesOf(NameServer{Address: "192.0.2.1", Found: []string{"198.51.100.7"}}, NameServer{Address: "192.0.2.2", Found: []string{"198.51.100.8"}})
 				}, Warn, "198.51.100.8"},
@@ -958,6 +964,7 @@ func TestAskNames(t *testing.T) {
 	}
 	assert.Equal(t, namesOf(NameServer{Address: "knows", Found: []string{"198.51.100.7"}}, NameServer{Address: "does not"}, NameServer{Address: "silent", Unread: "asking silent: i/o timeout"}),
 		AskNames(t.Context(), ask, "api.example.test", []string{"knows", "does not", "silent"}))
+	assert.Len(t, AskNames(t.Context(), ask, "api.example.test", slices.Repeat([]string{"knows"}, 1000)).Servers, mostServers)
 }
 
 func namesOf(servers ...NameServer) *Names { return &Names{Name: "api.example.test", Servers: servers} }

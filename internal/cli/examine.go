@@ -112,7 +112,7 @@ type examiner struct {
 	etcd func(*legacy.Cluster) (*etcd.Client, error)
 	// inside connects to the workload cluster; nil offline.
 	inside func(*legacy.Cluster) (*kube.ReadOnly, error)
-	// resolve asks a name server; nil offline.
+	// resolve asks a name server; nil offline, and where people name another way to the workload cluster than its name: name servers that know the cluster's machines would not be asked from there.
 	resolve check.AskName
 	now     time.Time
 	tool    string
@@ -161,7 +161,10 @@ func (s *session) examiner(ctx context.Context, p *place, ids []string, f examin
 	if p.live == nil {
 		e.neighbours = neighboursOf(ctx, p, ids)
 	} else {
-		e.etcd, e.inside, e.resolve = s.etcd, s.inside, (&nameserver.Resolver{}).Ask
+		e.etcd, e.inside = s.etcd, s.inside
+		if !s.namesWorkload() {
+			e.resolve = (&nameserver.Resolver{}).Ask
+		}
 	}
 	return e, ctx.Err()
 }
@@ -437,8 +440,7 @@ func (e *examiner) ask(ctx context.Context, cluster *legacy.Cluster) func(*check
 	}
 }
 
-// askNames begins to ask the new machines' name servers for the API's name, and returns how to get what they say. From where the workload cluster is not reached by its name they would say
-// something else than to its machines, and nobody asks.
+// askNames begins to ask the new machines' name servers for the API's name, and returns how to get what they say. Where the workload cluster does not answer by its name nobody asks.
 func (e *examiner) askNames(ctx context.Context, cluster *legacy.Cluster, result *translate.Result) func() *check.Names {
 	name, servers := result.Endpoint()
 	if e.resolve == nil || cluster.Inside == nil || name == "" {

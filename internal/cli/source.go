@@ -85,10 +85,15 @@ func (s *session) kubeOptions() kube.Options {
 // connect makes the read-only connection to the management cluster.
 func (s *session) connect() (*kube.ReadOnly, error) { return kube.Connect(s.kube, s.kubeOptions()) }
 
+// namesWorkload tells that the flags name a way into the workload cluster.
+func (s *session) namesWorkload() bool {
+	return s.global.workloadKubeconfig != "" || s.global.workloadContext != ""
+}
+
 // workloadReader finds a way into a workload cluster: the one the flags name, else the kubeconfig of the legacy Secret. A cluster
 // that is not reachable from here is normal and only noted; one that the flags name must answer.
 func (s *session) workloadReader(ctx context.Context, cluster *legacy.Cluster) (client.Reader, error) {
-	named := s.global.workloadKubeconfig != "" || s.global.workloadContext != ""
+	named := s.namesWorkload()
 	config, err := s.workloadConfig(cluster, named)
 	if config == nil && err == nil {
 		return nil, nil

@@ -3,6 +3,7 @@ package nameserver_test
 import (
 	"context"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -20,21 +21,29 @@ func serve(t *testing.T, handle func(reply *dns.Msg, name string) bool) string {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, question *dns.Msg) {
+	serveOn(t, &dns.Server{PacketConn: conn}, handle)
+	_, port, err := net.SplitHostPort(conn.LocalAddr().String())
+	require.NoError(t, err)
+	return port
+}
+
+func serveOn(t *testing.T, server *dns.Server, handle func(reply *dns.Msg, name string) bool) {
+	t.Helper()
+	server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, question *dns.Msg) {
 		reply := new(dns.Msg).SetReply(question)
 		if handle(reply, question.Question[0].Name) {
 			assert.NoError(t, w.WriteMsg(reply))
 		}
-	})}
+	})
+	serves := make(chan struct{})
+	server.NotifyStartedFunc = func() { close(serves) }
 	ended := make(chan error, 1)
 	go func() { ended <- server.ActivateAndServe() }()
+	<-serves
 	t.Cleanup(func() {
 		require.NoError(t, server.ShutdownContext(context.WithoutCancel(t.Context())))
 		require.NoError(t, <-ended)
 	})
-	_, port, err := net.SplitHostPort(conn.LocalAddr().String())
-	require.NoError(t, err)
-	return port
 }
 
 func record(t *testing.T, text string) dns.RR {
@@ -46,7 +55,7 @@ func record(t *testing.T, text string) dns.RR {
 
 func TestAsk(t *testing.T) {
 	t.Parallel()
-	lost := true
+	var asked atomic.Int64
 	for name, test := range map[string]struct {
 		handle  func(reply *dns.Msg, name string) bool
 		found   []string
@@ -68,11 +77,13 @@ func TestAsk(t *testing.T) {
 		}, problem: "REFUSED"},
 		"a question that is lost once": {handle: func(reply *dns.Msg, name string) bool {
 			reply.Answer = []dns.RR{record(t, name+" 60 IN A 192.0.2.10")}
-			answered := !lost
-			lost = false
-			return answered
+			return asked.Add(1) > 1
 		}, found: []string{"192.0.2.10"}},
-		"nobody answers": {handle: func(*dns.Msg, string) bool { return false }, problem: "timeout"},
+		"an answer that does not fit, where nobody serves TCP": {handle: func(reply *dns.Msg, _ string) bool {
+			reply.Truncated = true
+			return true
+		}, problem: "connection refused"},
+		"nobody answers": {handle: func(*dns.Msg, string) bool { return false }, problem: nameserver.ErrSilent.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,17 +104,80 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForASilentServerTwice: five hundred clusters have the same two name servers.
+// TestNobodyWaitsForASilentServerTwice: five hundred clusters have the same two name servers. Who has answered before is asked again.
 func TestNobodyWaitsForASilentServerTwice(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int64
-	resolver := &nameserver.Resolver{Port: serve(t, func(reply *dns.Msg, name string) bool {
+	for name, answered := range map[string]bool{"that has never answered": false, "that has": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked, silent atomic.Int64
+			resolver := &nameserver.Resolver{Port: serve(t, func(reply *dns.Msg, name string) bool {
+				reply.Answer = []dns.RR{record(t, name+" 60 IN A 192.0.2.10")}
+				asked.Add(1)
+				return silent.Add(-1) < 0
+			})}
+			ask := func() error {
+				_, err := resolver.Ask(t.Context(), "127.0.0.1", known)
+				return err
+			}
+			if answered {
+				require.NoError(t, ask())
+			}
+			silent.Store(2) // Both tries of the next question are lost.
+			first := ask()
+			require.ErrorIs(t, first, nameserver.ErrSilent)
+			before := asked.Load()
+			if answered {
+				require.NoError(t, ask())
+				return
+			}
+			require.EqualError(t, ask(), first.Error(), "what is told does not depend on who asked first")
+			assert.Equal(t, before, asked.Load())
+		})
+	}
+}
+
+// TestAnAnswerThatDoesNotFitIsAskedForOverTCP: a cut answer without an address is not one that says there is none.
+func TestAnAnswerThatDoesNotFitIsAskedForOverTCP(t *testing.T) {
+	t.Parallel()
+	port := serve(t, func(reply *dns.Msg, _ string) bool {
+		reply.Truncated = true
+		return true
+	})
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", port))
+	require.NoError(t, err)
+	serveOn(t, &dns.Server{Listener: listener}, func(reply *dns.Msg, name string) bool {
 		reply.Answer = []dns.RR{record(t, name+" 60 IN A 192.0.2.10")}
-		return asked.Add(1) > 2 // Both tries of the first question are lost.
-	})}
-	_, err := resolver.Ask(t.Context(), "127.0.0.1", known)
-	require.ErrorContains(t, err, "timeout")
-	_, err = resolver.Ask(t.Context(), "127.0.0.1", known)
-	require.ErrorContains(t, err, "has not answered an earlier question")
-	assert.Equal(t, int64(2), asked.Load())
+		return true
+	})
+	found, err := (&nameserver.Resolver{Port: port}).Ask(t.Context(), "127.0.0.1", known)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"192.0.2.10"}, found)
+}
+
+// TestOnlyAddressesAreAsked: names would be looked up by the name servers of this machine, and a zone is one of this machine.
+func TestOnlyAddressesAreAsked(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"", "localhost", "1.1.1.1; reboot", "2001:db8::1%eth0", "10.0.0.1:53", strings.Repeat("1", 1<<20)} {
+		_, err := (&nameserver.Resolver{}).Ask(t.Context(), server, known)
+		require.ErrorIs(t, err, nameserver.ErrNoAddress)
+		assert.Less(t, len(err.Error()), 200)
+	}
+}
+
+// TestNobodyIsAskedWhoCannotBeReached says why, and not from which port.
+func TestNobodyIsAskedWhoCannotBeReached(t *testing.T) {
+	t.Parallel()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(conn.LocalAddr().String())
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	_, err = (&nameserver.Resolver{Port: port}).Ask(t.Context(), "127.0.0.1", known)
+	require.EqualError(t, err, "asking name server 127.0.0.1 for "+known+": read: connection refused")
+
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	_, err = (&nameserver.Resolver{Port: port}).Ask(ctx, "127.0.0.1", known)
+	require.ErrorIs(t, err, context.Canceled)
 }

@@ -55,12 +55,12 @@ func TestARealNameServerIsAsked(t *testing.T) {
 	require.NoError(t, server.Start())
 	t.Cleanup(func() { _ = server.Wait() }) // The test's context has ended it.
 
-	resolver := &nameserver.Resolver{Port: port}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		found, err := resolver.Ask(t.Context(), "127.0.0.1", "api.a1b2c."+zone)
+		found, err := (&nameserver.Resolver{Port: port}).Ask(t.Context(), "127.0.0.1", "api.a1b2c."+zone)
 		require.NoError(c, err)
 		assert.Equal(c, []string{"192.0.2.7"}, found)
 	}, time.Minute, 100*time.Millisecond)
+	resolver := &nameserver.Resolver{Port: port}
 	_, err = resolver.Ask(t.Context(), "127.0.0.1", "api.a1b2c."+empty)
 	require.ErrorIs(t, err, nameserver.ErrUnknown)
 
