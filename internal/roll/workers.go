@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubectl/pkg/util/podutils"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
@@ -206,11 +207,12 @@ func (c *Roller) grow(ctx context.Context, w worker) error {
 	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": wanted}})
 }
 
-// awaitGrown waits until so many machines are ready, and every DaemonSet on them.
+// awaitGrown waits until so many machines are ready, and every DaemonSet on them. It stops early when one's bootstrap has failed: bootstrap data run once, and nobody makes another machine by himself.
 func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
 	var nodes []string
+	var failed error
 	err := c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
-		nodes = nodes[:0]
+		nodes, failed = nodes[:0], nil
 		missing := ""
 		for _, name := range slices.Sorted(maps.Keys(byName)) {
 			m := byName[name]
@@ -218,6 +220,7 @@ func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
 				continue
 			}
 			if status, message := adopt.Condition(m, clusterv1.MachineReadyCondition); status != string(metav1.ConditionTrue) {
+				failed = cmp.Or(failed, neverJoins(m))
 				missing = strings.TrimSuffix(fmt.Sprintf("Machine/%s to be ready: %s", name, message), ": ")
 				continue
 			}
@@ -225,16 +228,29 @@ func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
 		}
 		switch {
 		case int64(len(nodes)) >= w.number:
+			failed = nil // As many as are wanted are there without it.
+			return ""
+		case failed != nil:
 			return ""
 		case missing == "":
 			return fmt.Sprintf("MachineDeployment/%s to make machine %d", w.deployment, w.number)
 		}
 		return missing
 	})
-	if err != nil {
+	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
 	return c.awaitDaemons(ctx, nodes)
+}
+
+// neverJoins tells of a Machine whose bootstrap has failed, and how to get another one. Cluster API mirrors the provider's reason and message (v1.14, machine_controller_status.go).
+func neverJoins(machine *unstructured.Unstructured) error {
+	found, err := conditions.UnstructuredGet(machine, clusterv1.MachineInfrastructureReadyCondition)
+	if err != nil || found == nil || found.Reason != bootstrapFailed {
+		return nil //nolint:nilerr // A Machine without conditions is one that is waited for.
+	}
+	return fmt.Errorf("booting Machine/%s: %s; look at its console (kubectl -n %s logs %s), delete it, which gets you another one (kubectl -n %s delete machine %s), and run again",
+		machine.GetName(), found.Message, machine.GetNamespace(), machine.GetName(), machine.GetNamespace(), machine.GetName())
 }
 
 // awaitDaemons waits until every DaemonSet has a pod on every Node it wants one on, and until those on the new Nodes are ready. A Node where they were once is not asked again: hundreds of

@@ -3,6 +3,7 @@ package roll
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -88,6 +89,51 @@ status:
 		}
 		require.NoError(t, c.ReplaceWorker(t.Context(), "a1"))
 		assert.Equal(t, []string{want}, noted)
+	}
+}
+
+// TestAWorkerThatNeverJoinsStopsTheRun at once, and not when the patience is over: the old one is left as it is.
+func TestAWorkerThatNeverJoinsStopsTheRun(t *testing.T) {
+	t.Parallel()
+	const machine = `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: %[1]s, uid: %[1]s, labels: {` + clusterv1.MachineDeploymentNameLabel + `: small}}
+status:
+  nodeRef: {name: %[1]s}
+  conditions:
+    - {type: Ready, status: "%[2]s", reason: NotReady, message: "* InfrastructureReady: see there", lastTransitionTime: "2026-01-01T00:00:00Z"}
+    - {type: InfrastructureReady, status: "%[2]s", reason: %[3]s, message: "BootstrapExecSucceeded: kubeadm join ended with 1", lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+	for name, test := range map[string]struct {
+		machines []string
+		problem  string
+	}{
+		"it has failed": {[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed")},
+			"booting Machine/new: BootstrapExecSucceeded: kubeadm join ended with 1; look at its console (kubectl -n org-acme logs new), delete it, which gets you another one (kubectl -n org-acme delete machine new), and run again"},
+		"it still boots":       {[]string{fmt.Sprintf(machine, "new", "False", "Starting")}, "waiting for Machine/new to be ready"},
+		"another one is there": {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed"), fmt.Sprintf(machine, "second", "True", "Ready")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := with(t, append([]string{`
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: org-acme, name: small, uid: d}
+spec: {replicas: 1}
+`}, test.machines...)...)
+			c.Picture.Nodes = []legacy.Node{{ID: "a1", Role: legacy.Worker, Pod: &legacy.Doc[corev1.Pod]{Object: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "al9qy", Name: "worker-a1", UID: "p"}}}}}
+			c.Result.Workers, c.Begun = map[string]string{"a1": "small"}, func() []string { return []string{"a1"} }
+			c.Workload = c.Management
+			w, err := c.worker("a1")
+			require.NoError(t, err)
+			err = c.awaitGrown(t.Context(), w)
+			if test.problem == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.problem)
+		})
 	}
 }
 
