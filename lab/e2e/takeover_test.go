@@ -309,8 +309,9 @@ func (w *world) keepTimes(report history.RunReport) {
 				notes.Drained[phase.Name] += step.FinishedAt.Sub(*step.StartedAt)
 			}
 			if phase.Name == plan.PhaseWorkers {
-				notes.Took[step.ID] = step.FinishedAt.Sub(*step.StartedAt)
-				notes.Drained[step.ID] = w.drainedIn(step)
+				if drained, noted := w.drainedIn(step); noted {
+					notes.Took[step.ID], notes.Drained[step.ID] = step.FinishedAt.Sub(*step.StartedAt), drained
+				}
 			}
 		}
 		notes.Took[phase.Name] = ended.Sub(began)
@@ -318,17 +319,17 @@ func (w *world) keepTimes(report history.RunReport) {
 	w.writeNotes(notes)
 }
 
-// drainedIn is how long the last run's part of a worker's drain took, as the step notes; what a run before it did of the drain until it was killed is not in it.
-func (w *world) drainedIn(step history.Step) time.Duration {
+// drainedIn is how long the last run's part of a worker's drain took, as the step notes; what a run before it did of the drain until it was killed is not in it. Steps that drain nothing note nothing.
+func (w *world) drainedIn(step history.Step) (took time.Duration, noted bool) {
 	w.t.Helper()
 	for _, note := range step.Notes {
 		if match := drainNoted.FindStringSubmatch(note.Text); match != nil {
 			took, err := time.ParseDuration(match[1])
 			require.NoError(w.t, err, note.Text)
-			return took
+			return took, true
 		}
 	}
-	return 0
+	return 0, false
 }
 
 // available counts the pods of Deployments that are.
@@ -538,12 +539,13 @@ func (w *world) kubeconfigIsKept(ctx context.Context) {
 func (w *world) rolls(ctx context.Context) {
 	w.volumeIsFreed(ctx) // The legacy master's, for the next machine's etcd.
 	// The API that a Node is deleted by goes with its machine; ten seconds, which are Cluster API's default, may be too few to reach the other one.
-	deletion := `"nodeDeletionTimeoutSeconds":600`
-	if *workers == 0 {
-		// Typha wants two of its pods and no control plane machine: where there is no worker, its budget lets none go for ever.
-		deletion += `,"nodeDrainTimeoutSeconds":120`
+	const deletion = `"nodeDeletionTimeoutSeconds":600,"nodeDrainTimeoutSeconds":%d`
+	// Typha wants two of its pods and no control plane machine: where there is no worker, its budget lets none go for ever.
+	drain := 120
+	if *workers > 0 {
+		drain = 600
 	}
-	w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", `{"spec":{"machineTemplate":{"spec":{"deletion":{`+deletion+`}}}}}`)
+	w.must(ctx, w.kubectl, "-n", organization, "patch", "kubeadmcontrolplane", legacycluster.ID, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"machineTemplate":{"spec":{"deletion":{`+deletion+`}}}}}`, drain))
 	w.certificateOfProxiesEnds(ctx)
 	plainly := w.rollsOut(ctx, "kubeadmcontrolplane", legacycluster.ID, "cluster.x-k8s.io/control-plane")
 	if notes, found := w.readNotes(); found && notes.Took[plan.PhaseControlPlane] > 0 {
@@ -554,11 +556,17 @@ func (w *world) rolls(ctx context.Context) {
 	deployments, err := w.list(ctx, w.mc, "machinedeployments", "-n", organization)
 	require.NoError(w.t, err)
 	for i := range deployments {
+		w.must(ctx, w.kubectl, "-n", organization, "patch", "machinedeployment", deployments[i].GetName(), "--type=merge", "-p", fmt.Sprintf(`{"spec":{"template":{"spec":{"deletion":{`+deletion+`}}}}}`, drain))
 		plainly = w.rollsOut(ctx, "machinedeployment", deployments[i].GetName(), "cluster.x-k8s.io/deployment-name="+deployments[i].GetName())
 		w.tellWorkers(plainly)
 	}
 	require.Len(w.t, w.members(ctx).Members, 1)
-	require.Len(w.t, w.nodes(ctx), 1+*workers, "Nodes")
+	w.eventually(ctx, medium, "there is a Node for each Machine and no other", func(ctx context.Context) error {
+		if nodes := w.nodes(ctx); len(nodes) != 1+*workers {
+			return fmt.Errorf("there are %d Nodes", len(nodes))
+		}
+		return nil
+	})
 	w.servicesAreServed(ctx)
 	w.forecastIsEmpty(ctx)
 }
@@ -566,10 +574,9 @@ func (w *world) rolls(ctx context.Context) {
 // tellWorkers compares how long the replacement of each worker took, a kill of its run included, with a worker's plain creation and the drain.
 func (w *world) tellWorkers(plainly time.Duration) {
 	w.t.Helper()
-	notes, found := w.readNotes()
-	require.True(w.t, found)
+	notes, _ := w.readNotes()
 	for _, step := range slices.Sorted(maps.Keys(notes.Took)) {
-		if !strings.HasPrefix(step, plan.PhaseWorkers+"/") || notes.Drained[step] == 0 {
+		if !strings.HasPrefix(step, plan.PhaseWorkers+"/") {
 			continue
 		}
 		took, allowed := notes.Took[step], plainly+notes.Drained[step]

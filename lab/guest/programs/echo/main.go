@@ -1,4 +1,4 @@
-// Command echo is the lab's workload: a web server that answers with its host name, and the client to ask it. Below /api the server asks the cluster's API by the IP of its Service, as
+// Command echo is the lab's workload: a web server that answers with its host name, and the client to ask it. At /api the server asks the cluster's API by the IP of its Service, as
 // clients in a cluster do, over a new connection, and passes on whether there was an answer.
 //
 //	echo             serve on :8080
@@ -59,6 +59,15 @@ func serve(ctx context.Context) error {
 	return serveOn(ctx, listener, lameDuck, &api{address: net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")), authority: authority})
 }
 
+// routes answer with a name, and at /api with what api says.
+func routes(name string, api http.Handler) http.Handler {
+	handler := http.NewServeMux()
+	handler.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, name) })
+	handler.Handle("/api", api)
+	handler.Handle("/api/", api) // Else it would be one more path that is always answered.
+	return handler
+}
+
 // api is the cluster's own, by its Service.
 type api struct {
 	// address is what the kubelet tells every container of the Service, authority a file with the CA that has signed its certificate.
@@ -95,10 +104,7 @@ func serveOn(ctx context.Context, listener net.Listener, longer time.Duration, a
 	if err != nil {
 		return fmt.Errorf("reading the host name: %w", err)
 	}
-	handler := http.NewServeMux()
-	handler.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, name) })
-	handler.Handle("/api", api)
-	server := &http.Server{ReadHeaderTimeout: timeout, Handler: handler}
+	server := &http.Server{ReadHeaderTimeout: timeout, Handler: routes(name, api)}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	over := make(chan struct{})

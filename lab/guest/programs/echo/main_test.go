@@ -51,14 +51,17 @@ func TestTheAPIIsAskedByItsService(t *testing.T) {
 	}))
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
-	ask := func(a *api) int {
+	get := func(a *api, path string) int {
 		w := httptest.NewRecorder()
-		a.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody))
+		routes("echo", a).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
 		return w.Code
 	}
+	ask := func(a *api) int { return get(a, "/api") }
 	there := &api{address: server.Listener.Addr().String(), authority: file}
 	assert.Equal(t, http.StatusOK, ask(there))
 	assert.Equal(t, http.StatusBadGateway, ask(&api{address: there.address, authority: filepath.Join(t.TempDir(), "none")}), "nobody knows whom to trust")
 	server.Close()
 	assert.Equal(t, http.StatusBadGateway, ask(there), "it has ended")
+	assert.Equal(t, http.StatusBadGateway, get(there, "/api/"))
+	assert.Equal(t, http.StatusOK, get(there, "/"), "it serves all the same")
 }
