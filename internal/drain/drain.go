@@ -92,7 +92,7 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 	// Its progress is told from here; Cluster API's would be lines in another form.
 	ctx = ctrl.LoggerInto(ctx, logr.Discard())
 	// The grace period is each pod's own.
-	helper := &capidrain.Helper{Client: d.Management, RemoteClient: d.Workload, GracePeriodSeconds: -1}
+	helper := &capidrain.Helper{Client: d.Management, RemoteClient: whole{d.Workload}, GracePeriodSeconds: -1}
 	if there, err := d.cordon(ctx, helper, m.Node); err != nil || !there {
 		return err // A node that is gone has nothing to drain.
 	}

@@ -1,0 +1,67 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// eviction is the subresource that pods are evicted by.
+	eviction = "eviction"
+	// longestEviction is how long an API server may take for one eviction. Its own limit for a request is a minute (--request-timeout).
+	longestEviction = time.Minute
+)
+
+// whole is a workload cluster whose evictions are not cut short, and whose DaemonSets are gone only when it lists them no more.
+//
+// Cluster API gives a round of evictions ten seconds (v1.14, core/reconcilers/machine/drain). An API server that is slower, as one is whose etcd needs two members on busy machines, has charged the
+// disruption budget by then, and not deleted the pod: it stays, and for two minutes nobody may evict anything of that budget (Kubernetes, pkg/registry/core/pod/storage/eviction.go and
+// DeletionTimeout of pkg/controller/disruption). Drains of a minute took ten that way. And a pod whose DaemonSet is not found counts as orphaned and is evicted: an API server that starts or ends says
+// that of things that are there.
+type whole struct{ client.Client }
+
+// SubResource hides the one that evicts.
+func (w whole) SubResource(name string) client.SubResourceClient {
+	if name == eviction {
+		return wholeEvictions{w.Client.SubResource(name)}
+	}
+	return w.Client.SubResource(name)
+}
+
+// Get reads an object. What it says of a DaemonSet that is not found is said by the list as well.
+func (w whole) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	err := w.Client.Get(ctx, key, obj, opts...)
+	if _, daemons := obj.(*appsv1.DaemonSet); !daemons || !apierrors.IsNotFound(err) {
+		return err //nolint:wrapcheck // It is the client's own.
+	}
+	all := &appsv1.DaemonSetList{}
+	switch listed := w.List(ctx, all, client.InNamespace(key.Namespace)); {
+	case apierrors.IsNotFound(listed):
+		// Not to be taken for the DaemonSet that is not found.
+		return errors.New("looking whether DaemonSet " + key.String() + " is gone: the API server does not know DaemonSets now")
+	case listed != nil:
+		return fmt.Errorf("looking whether DaemonSet %s is gone: %w", key, listed)
+	case slices.ContainsFunc(all.Items, func(d appsv1.DaemonSet) bool { return d.Name == key.Name }):
+		return nil
+	}
+	return err //nolint:wrapcheck // See above.
+}
+
+type wholeEvictions struct{ client.SubResourceClient }
+
+// Create evicts a pod. Once it has begun, neither the round's end nor somebody who ends the run cuts it short.
+func (e wholeEvictions) Create(ctx context.Context, pod, eviction client.Object, opts ...client.SubResourceCreateOption) error {
+	if err := ctx.Err(); err != nil {
+		return err //nolint:wrapcheck // The caller knows whose.
+	}
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), longestEviction)
+	defer end()
+	return e.SubResourceClient.Create(ctx, pod, eviction, opts...) //nolint:wrapcheck // See above.
+}
