@@ -109,8 +109,10 @@ status:
 		machines []string
 		problem  string
 	}{
-		"it has failed": {[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed")},
-			"booting Machine/new: BootstrapExecSucceeded: kubeadm join ended with 1; look at its console (kubectl -n org-acme logs new), delete it, which gets you another one (kubectl -n org-acme delete machine new), and run again"},
+		"it has failed": {
+			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed")},
+			"booting Machine/new: BootstrapExecSucceeded: kubeadm join ended with 1; look at its console (kubectl -n org-acme logs new), delete it, which gets you another one (kubectl -n org-acme delete machine new), and run again",
+		},
 		"it still boots":       {[]string{fmt.Sprintf(machine, "new", "False", "Starting")}, "waiting for Machine/new to be ready"},
 		"another one is there": {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed"), fmt.Sprintf(machine, "second", "True", "Ready")}, ""},
 	} {
