@@ -23,8 +23,8 @@ const (
 //
 // Cluster API gives a round of evictions ten seconds (v1.14, core/reconcilers/machine/drain). An API server that is slower, as one is whose etcd needs two members on busy machines, has charged the
 // disruption budget by then, and not deleted the pod: it stays, and for two minutes nobody may evict anything of that budget (Kubernetes, pkg/registry/core/pod/storage/eviction.go and
-// DeletionTimeout of pkg/controller/disruption). Drains of a minute took ten that way. And a pod whose DaemonSet is not found counts as orphaned and is evicted: an API server that starts or ends says
-// that of things that are there.
+// DeletionTimeout of pkg/controller/disruption). Drains of a minute took ten that way. And a pod whose DaemonSet is not found counts as orphaned and is evicted: that was seen of
+// one that was there.
 type whole struct{ client.Client }
 
 // SubResource hides the one that evicts.
