@@ -293,7 +293,7 @@ func (s Shape) phases() []Phase {
 				Disruptive: true,
 				Before:     stillFenced, Act: rolling((*roll.Roller).DrainMaster),
 				// The new API server may be what has failed, and the old name leads to it alone until the legacy one is listed again.
-				Undo: inTurn((*roll.Roller).Relist, (*roll.Roller).VerifyRelisted, (*roll.Roller).Uncordon),
+				Undo: inTurn((*roll.Roller).Relist, (*roll.Roller).VerifyRelisted, (*roll.Roller).Uncordon, (*roll.Roller).ReturnPods),
 			},
 			{
 				ID: stepLeave, Title: "take the legacy member out of etcd",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/failure"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
@@ -133,7 +134,55 @@ func (c *Roller) DrainMaster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.openNew(ctx); err != nil {
+		return err
+	}
 	return c.drain(ctx, master, config)
+}
+
+// openNew lets pods come to the new Node, which a way back that was not gone to its end has cordoned: those of the legacy master would have no place.
+func (c *Roller) openNew(ctx context.Context) error {
+	node, err := c.newNode(ctx)
+	if err != nil || node == nil {
+		return err
+	}
+	return c.open(ctx, node)
+}
+
+// returnTakes is how long pods may take to leave the new machine on the way back, on which etcd needs both machines. Those that need longer end with the machine.
+const returnTakes = 3 * time.Minute
+
+// ReturnPods has the pods that came to the new machine leave it, for the legacy master, before the machine goes. Pods that end with their machine stay in the Endpoints of their Services until somebody
+// finds out that their Node is gone: with the controllers changing hands that took eight minutes, in which half of the requests went nowhere. A machine that is broken holds up no way back: what cannot
+// leave is told of.
+func (c *Roller) ReturnPods(ctx context.Context) error {
+	limited, end := context.WithTimeout(ctx, 2*returnTakes) // An API server that does not answer at all ends no drain.
+	defer end()
+	err := c.returnPods(limited)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if cordoned, is := errors.AsType[*drain.CordonedError](err); is {
+		err = cordoned.Err // Nobody has to be told how pods get there again.
+	}
+	c.note("pods that are left on the new machine end with it, and their Services may lead there for some minutes: %s", err)
+	return nil
+}
+
+func (c *Roller) returnPods(ctx context.Context) error {
+	machine, err := c.machine(ctx)
+	if err != nil {
+		return err
+	}
+	node, err := c.newNode(ctx)
+	if err != nil || node == nil {
+		return err
+	}
+	config, err := c.newServerConfig(ctx)
+	if err != nil {
+		return err
+	}
+	return c.drainNode(ctx, config, machine.GetName(), drain.Drainer{Patience: min(returnTakes, c.Patience), Note: func(sentence string) { c.note("%s", sentence) }}, node.GetName())
 }
 
 // Uncordon lets pods come to the legacy master again, unless it was cordoned before the migration.

@@ -46,18 +46,25 @@ func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config)
 	if m == nil {
 		return fmt.Errorf("%w: the KVMMachine of node %s is gone", adopt.ErrReplaced, node.ID)
 	}
+	return c.drainNode(ctx, way, m.GetName(), drain.Drainer{
+		Patience: cmp.Or(c.DrainFor, c.Patience), Force: c.Force, Staying: node.Staying(), Note: c.noteOn(node), Refused: c.Refused,
+	}, node.Pod.Object.Name)
+}
+
+// drainNode empties the Node of a Machine in the way that d says.
+func (c *Roller) drainNode(ctx context.Context, way *rest.Config, name string, d drain.Drainer, node string) error {
 	inside, err := client.New(c.Gated(way), client.Options{Scheme: c.Typed.Scheme()})
 	if err != nil {
 		return fmt.Errorf("preparing a client for the drain: %w", err)
 	}
 	machine, cluster := &clusterv1.Machine{}, &clusterv1.Cluster{}
-	for key, object := range map[string]client.Object{m.GetName(): machine, c.Picture.ID: cluster} {
+	for key, object := range map[string]client.Object{name: machine, c.Picture.ID: cluster} {
 		if err := c.Typed.Get(ctx, client.ObjectKey{Namespace: c.Result.Namespace, Name: key}, object); err != nil {
 			return fmt.Errorf("reading %T %s/%s: %w", object, c.Result.Namespace, key, err)
 		}
 	}
-	d := &drain.Drainer{Management: c.Typed, Workload: inside, Clock: c.Clock, Patience: cmp.Or(c.DrainFor, c.Patience), Gate: c.Gate, Force: c.Force, Staying: node.Staying(), Note: c.noteOn(node), Refused: c.Refused, Tell: c.Tell}
-	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: node.Pod.Object.Name})
+	d.Management, d.Workload, d.Clock, d.Gate, d.Tell = c.Typed, inside, c.Clock, c.Gate, c.Tell
+	return d.Drain(ctx, drain.Machine{Cluster: cluster, Machine: machine, Node: node})
 }
 
 // noteOn is how something about a legacy node is noted.
@@ -75,6 +82,11 @@ func (c *Roller) uncordon(ctx context.Context, legacy *legacy.Node) error {
 	if err != nil || node == nil || c.Record.WasCordoned(name) {
 		return err
 	}
+	return c.open(ctx, node)
+}
+
+// open lets pods come to a Node.
+func (c *Roller) open(ctx context.Context, node *unstructured.Unstructured) error {
 	if cordoned, _, err := unstructured.NestedBool(node.Object, "spec", "unschedulable"); err != nil || !cordoned {
 		return err
 	}

@@ -210,9 +210,12 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	code, _, said = x.o.migrate(t.Context(), "etcd", "verify", filepath.Join(x.o.dir, "etcd.db"))
 	require.Equal(t, cli.CodeOK, code, said)
 
+	moved := x.comesToTheNewMachine()
 	code, stdout, said = x.back(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertGone()
+	assert.Contains(t, x.guest.Ended(), moved, "a pod that ends with its machine is in its Service's Endpoints for minutes")
+	assert.NotContains(t, said, "pods that are left on the new machine")
 	assert.Empty(t, adopted.Diff(x.settledHere()), "the cluster is adopted and unchanged again")
 	report = decode(t, stdout)
 	require.NotNil(t, report.Proof)
@@ -237,6 +240,28 @@ func TestANewControlPlaneJoinsAndGoesAgain(t *testing.T) {
 	assert.Positive(t, told.Load(), "nor does a rollback go unheard")
 	x.assertGone()
 	assertGivenBack(t, x.o.c, before)
+}
+
+// comesToTheNewMachine puts a customer's pod there, and returns its namespace/name.
+func (x *takeover) comesToTheNewMachine() string {
+	x.Helper()
+	inside, err := client.New(x.o.c.Inside(x.T, "customer", "system:masters"), client.Options{})
+	require.NoError(x, err)
+	masters := x.masters()
+	at := slices.IndexFunc(masters, func(m clusterv1.Machine) bool {
+		return strings.HasPrefix(m.Status.NodeRef.Name, x.o.c.ID+"-") || strings.HasPrefix(m.Name, x.o.c.ID+"-")
+	})
+	require.GreaterOrEqual(x, at, 0)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "moved", Labels: map[string]string{migrationtest.CustomersLabel: "shop"}},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: "kube-proxy", // No other one is there.
+			NodeName:           masters[at].Name, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{Name: "shop", Image: "lab.test/shop:1"}},
+		},
+	}
+	require.NoError(x, inside.Create(x.Context(), pod))
+	return pod.Namespace + "/" + pod.Name
 }
 
 // rollbackNight has a run follow the playbook for a night in which the control plane may be taken back, as if the night were now, and counts who was told.

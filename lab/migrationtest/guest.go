@@ -87,6 +87,18 @@ type Guest struct {
 	leading []string
 	running map[string][]string
 	members map[string]string
+	// ended are the pods that were given the time to end.
+	ended []string
+}
+
+// CustomersLabel is on pods that are ended on new machines when they are evicted. What kubeadm has there is not.
+const CustomersLabel = "lab.test/customer"
+
+// Ended are the pods, as namespace/name, that were evicted and ended as a kubelet ends them. What ends with its machine is not among them.
+func (g *Guest) Ended() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.ended)
 }
 
 // Boots lets machines of the cluster boot until the test ends. It needs
@@ -239,18 +251,24 @@ func (g *Guest) joinWorkers(ctx context.Context, api client.Client, joined map[t
 	return nil
 }
 
-// evicted ends what is deleted on legacy workers: their kubelets do not run.
+// evicted ends what is deleted on legacy workers, and what customers have on new machines: their kubelets do not run.
 func (g *Guest) evicted(ctx context.Context, api client.Client) error {
 	var pods corev1.PodList
 	if err := api.List(ctx, &pods); err != nil {
 		return err
 	}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; p.DeletionTimestamp != nil && slices.Contains(g.c.Workers, p.Spec.NodeName) {
-			if err := api.Delete(ctx, p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
-				return err
-			}
+		p := &pods.Items[i]
+		theirs := p.Labels[CustomersLabel] != "" && strings.HasPrefix(p.Spec.NodeName, g.c.ID+"-")
+		if p.DeletionTimestamp == nil || !theirs && !slices.Contains(g.c.Workers, p.Spec.NodeName) {
+			continue
 		}
+		if err := api.Delete(ctx, p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		g.mu.Lock()
+		g.ended = append(g.ended, p.Namespace+"/"+p.Name)
+		g.mu.Unlock()
 	}
 	return nil
 }
