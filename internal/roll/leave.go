@@ -171,6 +171,9 @@ func (c *Roller) ReturnPods(ctx context.Context) error {
 
 func (c *Roller) returnPods(ctx context.Context) error {
 	machine, err := c.machine(ctx)
+	if errors.Is(err, ErrNotAlone) {
+		return nil // It is gone already, and its pods with it.
+	}
 	if err != nil {
 		return err
 	}

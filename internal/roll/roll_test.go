@@ -239,6 +239,36 @@ status: {` + status + `}
 `}
 }
 
+// TestAWayBackThatIsGivenUpLeavesNoNodeClosed: the drain of the way back has cordoned the new Node, and pods of the legacy master go there.
+func TestAWayBackThatIsGivenUpLeavesNoNodeClosed(t *testing.T) {
+	t.Parallel()
+	for _, cordoned := range []string{"true", "false"} {
+		c := with(t, append(firstNew(""), `
+apiVersion: v1
+kind: Node
+metadata: {name: al9qy-cp-x, uid: node}
+spec: {providerID: kvm://al9qy/al9qy-cp-x, unschedulable: `+cordoned+`}
+`)...)
+		c.Workload = c.Management
+		require.NoError(t, c.openNew(t.Context()))
+		node, err := get(t.Context(), c.Workload.Client, coreKind("Node"), "", "al9qy-cp-x")
+		require.NoError(t, err)
+		require.NotNil(t, node)
+		closed, _, err := unstructured.NestedBool(node.Object, "spec", "unschedulable")
+		require.NoError(t, err)
+		assert.False(t, closed)
+	}
+}
+
+// TestNoPodsComeBackFromAMachineThatIsGone, and nothing is told of it: a way back that is gone on with finds it so.
+func TestNoPodsComeBackFromAMachineThatIsGone(t *testing.T) {
+	t.Parallel()
+	c := with(t)
+	c.Workload = c.Management
+	c.Note = func(sentence string) { assert.Fail(t, sentence) }
+	require.NoError(t, c.ReturnPods(t.Context()))
+}
+
 // TestAMachineThatGaveUpGetsNoVote, and nobody waits for its API server: its etcd is connected all the same, and would be half of a majority.
 func TestAMachineThatGaveUpGetsNoVote(t *testing.T) {
 	t.Parallel()
