@@ -38,6 +38,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/ingress"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/manifest"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/mc"
+	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/seed"
 )
@@ -170,11 +171,31 @@ func (c *Cluster) render(ctx context.Context, opts ClusterOptions) error {
 		if opts.Edit != nil {
 			opts.Edit(o)
 		}
-		return widen(o)
+		return errors.Join(widen(o), askGateway(o))
 	}); err != nil {
 		return err
 	}
 	return c.describe()
+}
+
+// askGateway gives a node's machine the name server that is there, instead of the recorded ones.
+func askGateway(o *unstructured.Unstructured) error {
+	if o.GetKind() != "Deployment" {
+		return nil
+	}
+	containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+	if err != nil {
+		return fmt.Errorf("reading the containers of %s: %w", manifest.Describe(o), err)
+	}
+	for _, container := range containers {
+		variables, _ := container.(map[string]any)["env"].([]any) // The last containers have none.
+		for _, variable := range variables {
+			if v, ok := variable.(map[string]any); ok && v["name"] == "DNS_SERVERS" {
+				v["value"] = labnet.Gateway
+			}
+		}
+	}
+	return unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers")
 }
 
 // widen makes a host large enough for every cluster of a test binary: their pods stay as long as the world does, and a recorded

@@ -1,7 +1,6 @@
 package migrationtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -187,29 +186,35 @@ func (m *master) run(ctx context.Context, pod *corev1.Pod) error {
 		main.WorkingDir != main.VolumeMounts[0].MountPath {
 		return errors.New("it does not work in /etc/kubernetes")
 	}
+	out, err := os.CreateTemp(m.dir, "pod-*.log")
+	if err != nil {
+		return fmt.Errorf("making its log: %w", err)
+	}
 	command := exec.CommandContext(ctx, main.Command[0], main.Command[1:]...)
 	command.Dir = m.dir
-	// What a script started goes with it, as in a container.
-	command.WaitDelay = guestPause
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
-	p := &podProcess{command: command, done: make(chan struct{})}
-	command.Stdout, command.Stderr = &p.out, &p.out
-	if err := command.Start(); err != nil {
+	// A file, for a pipe counts as open as long as some other process is about to be started with it: a script that had ended well on a busy machine failed.
+	command.Stdout, command.Stderr = out, out
+	if err := errors.Join(command.Start(), out.Close()); err != nil {
 		return err
 	}
+	p := &podProcess{command: command, log: out.Name(), done: make(chan struct{})}
 	m.running[pod.UID] = p
 	go func() {
 		p.err = command.Wait()
+		// What a script started goes with it, as in a container; most have nothing left.
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		close(p.done)
 	}()
 	pod.Status.Phase = corev1.PodRunning
 	return client.IgnoreNotFound(m.api.Status().Update(ctx, pod))
 }
 
-// podProcess is what runs in a pod; out and err count when it is done.
+// podProcess is what runs in a pod; log, a file, and err count when it is done.
 type podProcess struct {
 	command *exec.Cmd
-	out     bytes.Buffer
+	log     string
 	err     error
 	done    chan struct{}
 }
@@ -225,10 +230,14 @@ func (p *podProcess) ended() bool {
 
 // ended says how a pod's process ended.
 func (m *master) ended(ctx context.Context, pod *corev1.Pod, p *podProcess) error {
+	said, err := os.ReadFile(p.log)
+	if err != nil {
+		return fmt.Errorf("reading its log: %w", err)
+	}
 	pod.Status.Phase = corev1.PodSucceeded
 	state := corev1.ContainerStateTerminated{Reason: "Completed"}
 	if p.err != nil {
-		pod.Status.Phase, state = corev1.PodFailed, corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: p.out.String()}
+		pod.Status.Phase, state = corev1.PodFailed, corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: string(said) + p.err.Error()}
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &state}}}
 	return client.IgnoreNotFound(m.api.Status().Update(ctx, pod))

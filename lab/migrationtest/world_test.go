@@ -14,6 +14,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/nameserver"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/migrationtest"
@@ -69,6 +70,9 @@ func TestClusterIsOneThatMayBeMigrated(t *testing.T) {
 	require.NoError(t, err)
 	facts.Requests, err = check.AskRequests(t.Context(), inside.Get)
 	require.NoError(t, err)
+	name, servers := result.Endpoint()
+	assert.Equal(t, c.APIDomain, name)
+	facts.Names = check.AskNames(t.Context(), (&nameserver.Resolver{}).Ask, name, servers)
 	report, err := check.Run(t.Context(), facts, check.Options{Accept: c.Acceptances()})
 	require.NoError(t, err)
 	outcomes := map[string]check.Outcome{}
