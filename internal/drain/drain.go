@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,18 +93,19 @@ func (d *Drainer) Drain(ctx context.Context, m Machine) error {
 	// Its progress is told from here; Cluster API's would be lines in another form.
 	ctx = ctrl.LoggerInto(ctx, logr.Discard())
 	// The grace period is each pod's own.
-	helper := &capidrain.Helper{Client: d.Management, RemoteClient: whole{d.Workload}, GracePeriodSeconds: -1}
+	inside := &whole{Client: d.Workload}
+	helper := &capidrain.Helper{Client: d.Management, RemoteClient: inside, GracePeriodSeconds: -1}
 	if there, err := d.cordon(ctx, helper, m.Node); err != nil || !there {
 		return err // A node that is gone has nothing to drain.
 	}
-	if err := d.empty(ctx, helper, m); err != nil {
+	if err := d.empty(ctx, helper, inside, m); err != nil {
 		return &CordonedError{Node: m.Node, Err: err}
 	}
 	return nil
 }
 
 // empty evicts the pods of a cordoned node.
-func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine) error {
+func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, inside *whole, m Machine) error {
 	deadline := d.Clock.NewTimer(d.Patience)
 	defer deadline.Stop()
 	told, began, forced := "", false, false
@@ -111,8 +113,9 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, m Machine
 	refused := newRefusals()
 	defer func() { d.noteRefusals(m.Node, refused) }()
 	for {
+		inside.unread = nil
 		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
-		if err != nil {
+		if err = cmp.Or(inside.unread, err); err != nil {
 			return fmt.Errorf("looking for pods on node %s: %w", m.Node, err)
 		}
 		if !began {

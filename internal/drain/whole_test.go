@@ -2,21 +2,28 @@ package drain
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
 
 // TestAnEvictionIsNotCutShort by the round it is in: the budget would be charged and the pod be there. One that has not begun does not begin.
@@ -35,7 +42,7 @@ func TestAnEvictionIsNotCutShort(t *testing.T) {
 			return ctx.Err()
 		},
 	})
-	d.Workload = whole{slow}
+	d.Workload = &whole{Client: slow}
 	require.NoError(t, d.Workload.SubResource(eviction).Create(round, pod("leaves"), nil))
 	require.True(t, began)
 	began = false
@@ -77,15 +84,57 @@ func TestADaemonSetIsGoneWhenNobodyListsIt(t *testing.T) {
 					return c.List(ctx, list, opts...)
 				},
 			}).Build()
-			err := whole{c}.Get(t.Context(), client.ObjectKeyFromObject(agent), &appsv1.DaemonSet{})
+			err := (&whole{Client: c}).Get(t.Context(), client.ObjectKeyFromObject(agent), &appsv1.DaemonSet{})
 			assert.Equal(t, test.gone, apierrors.IsNotFound(err))
 			switch {
 			case test.says != "":
 				require.ErrorContains(t, err, test.says)
+				assert.True(t, kube.Transient(err), "it passes")
 			case !test.gone:
 				require.NoError(t, err)
 			}
-			require.True(t, apierrors.IsNotFound(whole{c}.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "x"}, &corev1.Pod{})), "other objects are not listed")
+			require.True(t, apierrors.IsNotFound((&whole{Client: c}).Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "x"}, &corev1.Pod{})), "other objects are not listed")
 		})
 	}
+}
+
+// TestADrainThatCannotReadADaemonSetEvictsNothing: Cluster API's code would evict its pods, and say nothing.
+func TestADrainThatCannotReadADaemonSetEvictsNothing(t *testing.T) {
+	t.Parallel()
+	owned := pod("agent-1")
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", UID: "a", Controller: new(true)}}
+	d, c := drainer(t, clocktesting.NewFakeClock(now), func(client.Client, client.Object) error {
+		assert.Fail(t, "it evicts")
+		return nil
+	}, owned)
+	d.Workload = interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, daemons := o.(*appsv1.DaemonSet); daemons {
+				return apierrors.NewServiceUnavailable("it ends")
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	err := d.Drain(t.Context(), theNode())
+	require.ErrorContains(t, err, "reading DaemonSet shop/agent: it ends")
+	assert.True(t, kube.Transient(err), "it is tried again")
+}
+
+// TestARefusedEvictionIsAnsweredAtOnce, although the API server proposes to wait.
+func TestARefusedEvictionIsAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.Header().Set("Retry-After", "600")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	config := &rest.Config{Host: server.URL}
+	set, err := kubernetes.NewForConfig(Impatient(config))
+	require.NoError(t, err)
+	err = set.CoreV1().Pods("shop").EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo"}})
+	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	assert.Equal(t, 1, asked)
+	assert.Nil(t, config.WrapTransport, "others go on as they did")
 }

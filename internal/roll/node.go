@@ -53,7 +53,7 @@ func (c *Roller) drain(ctx context.Context, node *legacy.Node, way *rest.Config)
 
 // drainNode empties the Node of a Machine in the way that d says.
 func (c *Roller) drainNode(ctx context.Context, way *rest.Config, name string, d drain.Drainer, node string) error {
-	inside, err := client.New(c.Gated(way), client.Options{Scheme: c.Typed.Scheme()})
+	inside, err := client.New(drain.Impatient(c.Gated(way)), client.Options{Scheme: c.Typed.Scheme()})
 	if err != nil {
 		return fmt.Errorf("preparing a client for the drain: %w", err)
 	}
