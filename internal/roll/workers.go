@@ -3,6 +3,7 @@ package roll
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -207,40 +208,75 @@ func (c *Roller) grow(ctx context.Context, w worker) error {
 	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": wanted}})
 }
 
-// awaitGrown waits until so many machines are ready, and every DaemonSet on them. It stops early when one's bootstrap has failed: bootstrap data run once, and nobody makes another machine by himself.
+// lateNode is how long a Node may come after its machine's bootstrap has failed: kubeadm gives up on a kubelet that is still on its way in.
+const lateNode = 3 * time.Minute
+
+// awaitGrown waits until so many machines are ready, and every DaemonSet on them. It stops early when so many have failed to boot that the others are not enough: bootstrap data run once, and nobody
+// makes another machine by himself.
 func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
-	var nodes []string
-	var failed error
-	err := c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
-		nodes, failed = nodes[:0], nil
-		missing := ""
-		for _, name := range slices.Sorted(maps.Keys(byName)) {
-			m := byName[name]
-			if m.GetLabels()[clusterv1.MachineDeploymentNameLabel] != w.deployment || m.GetDeletionTimestamp() != nil {
-				continue
-			}
-			if status, message := adopt.Condition(m, clusterv1.MachineReadyCondition); status != string(metav1.ConditionTrue) {
-				failed = cmp.Or(failed, neverJoins(m))
-				missing = strings.TrimSuffix(fmt.Sprintf("Machine/%s to be ready: %s", name, message), ": ")
-				continue
-			}
-			nodes = append(nodes, text(m, "status", "nodeRef", "name"))
+	g, err := c.awaitMachines(ctx, w, false)
+	if err == nil && g.failed != nil {
+		failed, patience := g.failed, min(lateNode, c.Patience)
+		c.tell("its Node may still come for %s: %s", patience, failed)
+		late, end := context.WithTimeout(ctx, patience)
+		defer end()
+		if g, err = c.awaitMachines(late, w, true); errors.Is(err, kube.ErrNotInTime) {
+			return failed
 		}
-		switch {
-		case int64(len(nodes)) >= w.number:
-			failed = nil // As many as are wanted are there without it.
-			return ""
-		case failed != nil:
-			return ""
-		case missing == "":
-			return fmt.Sprintf("MachineDeployment/%s to make machine %d", w.deployment, w.number)
-		}
-		return missing
-	})
-	if err = cmp.Or(err, failed); err != nil {
+	}
+	if err != nil {
 		return err
 	}
-	return c.awaitDaemons(ctx, nodes)
+	return c.awaitDaemons(ctx, g.nodes)
+}
+
+// awaitMachines waits until so many machines of a MachineDeployment are ready; unless patient, or until there never will be.
+func (c *Roller) awaitMachines(ctx context.Context, w worker, patient bool) (g grown, err error) {
+	return g, c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
+		g = grownOf(byName, w.deployment)
+		switch enough := int64(len(g.nodes)) >= w.number; {
+		case !enough && int64(len(g.nodes)+g.coming) < w.number && g.failed != nil && !patient:
+			return ""
+		case enough:
+			g.failed = nil
+			return ""
+		case g.missing == "":
+			return fmt.Sprintf("MachineDeployment/%s to make machine %d", w.deployment, w.number)
+		}
+		return g.missing
+	})
+}
+
+// grown is what has become of the machines of a MachineDeployment.
+type grown struct {
+	// nodes are those of machines that are ready; coming is how many others may become so.
+	nodes  []string
+	coming int
+	// missing is what is waited for, failed why one that was made will not be ready.
+	missing string
+	failed  error
+}
+
+func grownOf(byName map[string]*unstructured.Unstructured, deployment string) (g grown) {
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		m := byName[name]
+		if m.GetLabels()[clusterv1.MachineDeploymentNameLabel] != deployment || m.GetDeletionTimestamp() != nil {
+			continue
+		}
+		node := text(m, "status", "nodeRef", "name")
+		status, message := adopt.Condition(m, clusterv1.MachineReadyCondition)
+		if status == string(metav1.ConditionTrue) {
+			g.nodes = append(g.nodes, node)
+			continue
+		}
+		g.missing = strings.TrimSuffix(fmt.Sprintf("Machine/%s to be ready: %s", name, message), ": ")
+		if failed := neverJoins(m); failed != nil && node == "" {
+			g.failed = cmp.Or(g.failed, failed)
+		} else {
+			g.coming++
+		}
+	}
+	return g
 }
 
 // neverJoins tells of a Machine whose bootstrap has failed, and how to get another one. Cluster API mirrors the provider's reason and message (v1.14, machine_controller_status.go).

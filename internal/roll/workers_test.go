@@ -100,7 +100,7 @@ apiVersion: cluster.x-k8s.io/v1beta2
 kind: Machine
 metadata: {namespace: org-acme, name: %[1]s, uid: %[1]s, labels: {` + clusterv1.MachineDeploymentNameLabel + `: small}}
 status:
-  nodeRef: {name: %[1]s}
+  nodeRef: {name: %[4]s}
   conditions:
     - {type: Ready, status: "%[2]s", reason: NotReady, message: "* InfrastructureReady: see there", lastTransitionTime: "2026-01-01T00:00:00Z"}
     - {type: InfrastructureReady, status: "%[2]s", reason: %[3]s, message: "BootstrapExecSucceeded: kubeadm join ended with 1", lastTransitionTime: "2026-01-01T00:00:00Z"}
@@ -110,11 +110,13 @@ status:
 		problem  string
 	}{
 		"it has failed": {
-			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed")},
+			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", `""`)},
 			"booting Machine/new: BootstrapExecSucceeded: kubeadm join ended with 1; look at its console (kubectl -n org-acme logs new), delete it, which gets you another one (kubectl -n org-acme delete machine new), and run again",
 		},
-		"it still boots":       {[]string{fmt.Sprintf(machine, "new", "False", "Starting")}, "waiting for Machine/new to be ready"},
-		"another one is there": {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed"), fmt.Sprintf(machine, "second", "True", "Ready")}, ""},
+		"it still boots":          {[]string{fmt.Sprintf(machine, "new", "False", "Starting", `""`)}, "waiting for Machine/new to be ready"},
+		"another one is there":    {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed", `""`), fmt.Sprintf(machine, "second", "True", "Ready", "second")}, ""},
+		"another one still boots": {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed", `""`), fmt.Sprintf(machine, "second", "False", "Starting", `""`)}, "waiting for Machine/second to be ready"},
+		"its Node is there":       {[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", "new")}, "waiting for Machine/new to be ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
