@@ -134,13 +134,16 @@ func (c *Roller) DrainMaster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.openNew(ctx); err != nil {
-		return err
+	// A way back that was not gone to its end has listed the legacy server again, which loses its etcd next, and has closed the new Node.
+	for _, part := range []func(context.Context) error{c.Unlist, c.VerifyUnlisted, c.openNew} {
+		if err := part(ctx); err != nil {
+			return err
+		}
 	}
 	return c.drain(ctx, master, config)
 }
 
-// openNew lets pods come to the new Node, which a way back that was not gone to its end has cordoned: those of the legacy master would have no place.
+// openNew lets pods come to the new Node: those of the legacy master would have no place.
 func (c *Roller) openNew(ctx context.Context) error {
 	node, err := c.newNode(ctx)
 	if err != nil || node == nil {
@@ -158,7 +161,10 @@ const returnTakes = 3 * time.Minute
 func (c *Roller) ReturnPods(ctx context.Context) error {
 	limited, end := context.WithTimeout(ctx, 2*returnTakes) // An API server that does not answer at all ends no drain.
 	defer end()
-	err := c.returnPods(limited)
+	node, err := c.returnPods(limited)
+	if node != "" {
+		c.note("node %s stays cordoned until its machine goes; whoever keeps it after all opens it with kubectl uncordon %s", node, node)
+	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -169,23 +175,25 @@ func (c *Roller) ReturnPods(ctx context.Context) error {
 	return nil
 }
 
-func (c *Roller) returnPods(ctx context.Context) error {
+// returnPods says as well which Node it may have cordoned.
+func (c *Roller) returnPods(ctx context.Context) (string, error) {
 	machine, err := c.machine(ctx)
 	if errors.Is(err, ErrNotAlone) {
-		return nil // It is gone already, and its pods with it.
+		return "", nil // It is gone already, and its pods with it.
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	node, err := c.newNode(ctx)
 	if err != nil || node == nil {
-		return err
+		return "", err
 	}
 	config, err := c.newServerConfig(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return c.drainNode(ctx, config, machine.GetName(), drain.Drainer{Patience: min(returnTakes, c.Patience), Note: func(sentence string) { c.note("%s", sentence) }}, node.GetName())
+	drainer := drain.Drainer{Patience: min(returnTakes, c.Patience), Note: func(sentence string) { c.note("%s", sentence) }}
+	return node.GetName(), c.drainNode(ctx, config, machine.GetName(), drainer, node.GetName())
 }
 
 // Uncordon lets pods come to the legacy master again, unless it was cordoned before the migration.

@@ -609,6 +609,13 @@ func TestGivenBackFromEveryStep(t *testing.T) {
 	require.Equal(t, cli.CodeDecision, code, said)
 	x.assertJoined()
 	x.assertProxiesAreKnown()
+
+	// Here the old name leads to the legacy server again, and no step before that one is to be done once more.
+	x.dies("control-plane/drain", "Undone", x.back)
+	assert.Len(t, x.listed(), 2)
+	code, _, said = forward(t.Context())
+	require.Equal(t, cli.CodeDecision, code, said)
+	assert.Len(t, x.listed(), 1)
 }
 
 // TestWhatEtcdWasToldIsNotNoted kills the program when it is about to note that a step is done, or taken back, whose work went to etcd alone: no write to an API server tells of
