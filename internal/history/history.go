@@ -150,7 +150,7 @@ type Facts struct {
 	// EtcdBefore are the members of etcd before the control plane was replaced, EtcdAfter those after the legacy one had left, or the new one again.
 	EtcdBefore []Member `json:"etcdBefore,omitempty"`
 	EtcdAfter  []Member `json:"etcdAfter,omitempty"`
-	// TwoMembers is when etcd needed both members for every write, the last time. TwoMembersEarlier are the times before, each ended when the control plane was taken back.
+	// TwoMembers is when etcd needed both members for every write, the last time. TwoMembersEarlier are the times before: before the control plane was taken back, or before it grew.
 	TwoMembers        *Stretch  `json:"twoMembers,omitempty"`
 	TwoMembersEarlier []Stretch `json:"twoMembersEarlier,omitempty"`
 	// Unpublished is when nobody published the workers' ports.

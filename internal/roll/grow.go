@@ -82,7 +82,7 @@ func (c *Roller) Grow(ctx context.Context) error {
 			return err
 		}
 	}
-	table, err := c.tableOfAny(ctx)
+	table, err := c.tableOfAll(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,38 +90,61 @@ func (c *Roller) Grow(ctx context.Context) error {
 	if version := text(live, "spec", "version"); forecast.JoinsWithVote(version) {
 		c.note("kubeadm %s gives the etcd of a machine that joins its vote before it runs: nothing can be written until that of the second machine does", version)
 	}
+	// Of two members both are needed until there is a third, which all growth from one begins with.
+	doubles := integer(live, "spec", "replicas") < 2 //nolint:mnd // See above.
+	if doubles {
+		if err := c.doubling(ctx); err != nil {
+			return err
+		}
+	}
 	// With the version that was read: who scales it at the same time is not overruled.
-	return c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": c.ControlPlanes}})
+	err = c.Management.Writer.Merge(ctx, kube.TargetOf(live), map[string]any{"spec": map[string]any{"replicas": c.ControlPlanes}})
+	if doubles && err != nil && !kube.Transient(err) && ctx.Err() == nil {
+		c.single(false) // It was refused, and no other member comes.
+	}
+	return err
 }
 
-// VerifyGrown waits for one machine after the other, with patience for each, then until etcd has a voter on every one of them and Cluster API would do nothing more.
+// VerifyGrown waits for one machine after the other and for its vote, with patience for each, and shows etcd's members every time; in the end until Cluster API would do nothing more.
 func (c *Roller) VerifyGrown(ctx context.Context) error {
 	live, err := c.must(ctx, kcpKind(), c.Picture.ID)
 	if err != nil {
 		return err
 	}
 	wanted := max(c.ControlPlanes, integer(live, "spec", "replicas"))
-	for n := int64(2); n <= wanted; n++ {
+	for n := min(wanted, max(2, integer(live, "status", "readyReplicas"))); n <= wanted; n++ {
 		if err := c.awaitControlPlanes(ctx, n, wanted); err != nil {
 			return err
 		}
+		table, err := c.awaitVoters(ctx, n)
+		if err != nil {
+			return err
+		}
+		if n > 2 {
+			c.single(true)
+		}
+		if n < wanted {
+			c.note("etcd with %d of %d: %s", n, wanted, tableText(table))
+		} else {
+			c.seen(false, table)
+		}
 	}
-	err = c.poll(ctx, func(ctx context.Context) (string, error) {
+	return c.Calm(ctx)
+}
+
+// awaitVoters waits until so many members of etcd vote, and returns what all of them say.
+func (c *Roller) awaitVoters(ctx context.Context, n int64) (*etcd.Table, error) {
+	err := c.poll(ctx, func(ctx context.Context) (string, error) {
 		table, err := c.tableOfAny(ctx)
 		if err != nil {
 			return "", err
 		}
-		if missing := missingVoters(table, wanted); missing != "" {
-			return missing, nil
-		}
-		c.note("etcd after: %s", tableText(table))
-		c.seen(false, table)
-		return "", nil
+		return missingVoters(table, n), nil
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.Calm(ctx)
+	return c.tableOfAll(ctx)
 }
 
 // awaitControlPlanes waits until so many machines of the KubeadmControlPlane are ready, and in the end until it finds all of them as it wants them.
@@ -180,6 +203,22 @@ func (c *Roller) tableOfAny(ctx context.Context) (*etcd.Table, error) {
 		return err
 	})
 	return table, err
+}
+
+// tableOfAll is tableOfAny with what each of the other members says of itself, if it says so soon.
+func (c *Roller) tableOfAll(ctx context.Context) (*etcd.Table, error) {
+	table, err := c.tableOfAny(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range table.Members {
+		if m := &table.Members[i]; m.Status == nil && m.Name != "" {
+			if err := c.addFrom(ctx, table, m.Name); err != nil {
+				c.tell("member %s of etcd did not say how it is: %s", m.Name, err)
+			}
+		}
+	}
+	return table, nil
 }
 
 // membersOfAny is tableOfAny without what each member says of itself.

@@ -209,6 +209,22 @@ func (c *Roller) addNew(ctx context.Context, table *etcd.Table) error {
 	if err != nil {
 		return err
 	}
+	return addOwn(ctx, table, own)
+}
+
+// addFrom is addNew for the member on a Node, by whose name kubeadm calls it.
+func (c *Roller) addFrom(ctx context.Context, table *etcd.Table, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, aside)
+	defer cancel()
+	own, err := c.etcdOn(node)
+	if err != nil {
+		return err
+	}
+	return addOwn(ctx, table, own)
+}
+
+// addOwn adds what a member says of itself to a table, and ends the connection to it.
+func addOwn(ctx context.Context, table *etcd.Table, own *etcd.Client) error {
 	status, err := own.Status(ctx, own.Endpoints()[0])
 	if err == nil {
 		table.Add(&status)

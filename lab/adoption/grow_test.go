@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/forecast"
@@ -70,7 +71,19 @@ func TestControlPlanesThatWereAskedFor(t *testing.T) {
 	x.assertGrown()
 	events := decodeEvents(t, x)
 	assert.Contains(t, events, "etcd is saved in ")
+	assert.Contains(t, events, "etcd with 2 of 3: ")
 	assert.Contains(t, events, "etcd after: ")
+	assert.Equal(t, 2, strings.Count(events, "etcd needed both members for at most "), "for the takeover, and for the growth")
+	object := &migrationv1alpha1.ClusterMigration{}
+	require.NoError(t, x.management.Get(t.Context(), client.ObjectKey{Namespace: x.o.c.Namespace, Name: x.o.c.ID}, object))
+	status := &object.Status
+	require.Len(t, status.EtcdAfter, 3)
+	for _, m := range status.EtcdAfter {
+		assert.Positive(t, m.Term, "%s says itself how it is", m.Name)
+	}
+	require.Len(t, status.TwoMembersEarlier, 1)
+	assert.True(t, status.TwoMembersEarlier[0].Until.Before(status.TwoMembersSince))
+	require.NotNil(t, status.TwoMembersUntil)
 	code, stdout, said := x.o.migrate(t.Context(), "status", x.o.c.ID)
 	require.Equal(t, cli.CodeOK, code, said)
 	assert.Contains(t, stdout, "control-plane/grow")

@@ -374,13 +374,13 @@ type ClusterMigrationStatus struct {
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=16
 	EtcdAfter []EtcdMember `json:"etcdAfter,omitempty"`
-	// twoMembersSince is when etcd was about to need both members, the legacy control plane's and the new one's, for every write.
+	// twoMembersSince is when etcd was about to need both members for every write, the legacy control plane's and the new one's, or the first two of more.
 	// +optional
 	TwoMembersSince *metav1.Time `json:"twoMembersSince,omitempty"`
 	// twoMembersUntil is when it was first seen to need only one again. It is not set while it may need both.
 	// +optional
 	TwoMembersUntil *metav1.Time `json:"twoMembersUntil,omitempty"`
-	// twoMembersEarlier are the times in which it needed both before the control plane was taken back, the oldest first.
+	// twoMembersEarlier are the times in which it needed both before that, the oldest first: before the control plane was taken back, or before it grew.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=1024
