@@ -197,7 +197,7 @@ func (w *world) asking(ctx context.Context, name string, q question) (end func()
 	w.t.Helper()
 	file := filepath.Join(w.work, name+".answers.json")
 	argv := w.inside(w.fortio, "load", "-qps", strconv.Itoa(q.perSecond), "-c", strconv.Itoa(q.askers), "-k", "-keepalive=false", "-t", "0", "-timeout", "1m",
-		"-allow-initial-errors", "-json", file, q.url)
+		"-allow-initial-errors", "-nocatchup", "-json", file, q.url)
 	asker := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer
 	asker.Stdout, asker.Stderr = &said, &said
