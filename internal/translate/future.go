@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -50,7 +51,9 @@ func (r *Result) Endpoint() (name string, nameServers []string) {
 	for _, o := range r.Objects {
 		switch o.GetKind() {
 		case "KVMCluster":
-			name, _, _ = unstructured.NestedString(o.Object, "spec", "controlPlaneEndpoint", "host")
+			// There is another one for what comes last, which does not say it again.
+			host, _, _ := unstructured.NestedString(o.Object, "spec", "controlPlaneEndpoint", "host")
+			name = cmp.Or(name, host)
 		case "KVMMachineTemplate":
 			servers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "dns", "servers")
 			for _, server := range servers {

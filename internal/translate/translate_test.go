@@ -312,6 +312,13 @@ func TestSettingsThatMustSurviveArrive(t *testing.T) {
 	}
 }
 
+func TestTheNameThatMachinesJoinByIsFound(t *testing.T) {
+	t.Parallel()
+	name, servers := New().Translate(shared(t, "al9qy"), Options{CAKey: []byte("KEY")}).Endpoint()
+	assert.Equal(t, "api.al9qy.k8s.anubis.example.test", name)
+	assert.Equal(t, []string{"10.10.0.2", "10.10.0.3"}, servers)
+}
+
 func TestMemoryAndDiskSizesKeepTheirMeaning(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"16G": "16Gi", "8Gi": "8Gi", "40.5G": "40.5Gi", "8192M": "8192Mi", "16GB": "16Gi", "1T": "1Ti", "16g": "16Gi", "": "", "lots": "", "0G": "", "12": "", "-4G": "", "4G; rm": ""} {

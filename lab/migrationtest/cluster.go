@@ -178,12 +178,17 @@ func (c *Cluster) render(ctx context.Context, opts ClusterOptions) error {
 	return c.describe()
 }
 
-// askGateway gives a node's machine the name server that is there, instead of the recorded ones.
+// askGateway gives a node's machine the name server that is there, instead of the recorded ones: its pod and what makes it, or it would be made again.
 func askGateway(o *unstructured.Unstructured) error {
-	if o.GetKind() != "Deployment" {
+	at := []string{"spec", "template", "spec", "containers"}
+	switch o.GetKind() {
+	case "Deployment", "ReplicaSet":
+	case "Pod":
+		at = []string{"spec", "containers"}
+	default:
 		return nil
 	}
-	containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+	containers, _, err := unstructured.NestedSlice(o.Object, at...)
 	if err != nil {
 		return fmt.Errorf("reading the containers of %s: %w", manifest.Describe(o), err)
 	}
@@ -195,7 +200,7 @@ func askGateway(o *unstructured.Unstructured) error {
 			}
 		}
 	}
-	return unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers")
+	return unstructured.SetNestedSlice(o.Object, containers, at...)
 }
 
 // widen makes a host large enough for every cluster of a test binary: their pods stay as long as the world does, and a recorded
