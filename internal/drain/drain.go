@@ -20,6 +20,8 @@ import (
 	capidrain "sigs.k8s.io/cluster-api/core/reconcilers/machine/drain"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
 
 // pause lies between two looks at a node whose pods are leaving.
@@ -113,9 +115,8 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, inside *w
 	refused := newRefusals()
 	defer func() { d.noteRefusals(m.Node, refused) }()
 	for {
-		inside.unread = nil
-		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
-		if err = cmp.Or(inside.unread, err); err != nil {
+		pods, err := d.look(ctx, helper, inside, m, deadline)
+		if err != nil {
 			return fmt.Errorf("looking for pods on node %s: %w", m.Node, err)
 		}
 		if !began {
@@ -156,6 +157,28 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, inside *w
 			}
 			forced = true
 			deadline.Reset(d.Patience)
+		}
+	}
+}
+
+// look finds the pods that count. An API server that is away, or ends, is asked again until the drain's time is over: a drain takes long, and once in it is no reason to give it up.
+func (d *Drainer) look(ctx context.Context, helper *capidrain.Helper, inside *whole, m Machine, deadline clock.Timer) (*capidrain.PodDeleteList, error) {
+	for {
+		inside.unread = nil
+		pods, err := helper.GetPodsForEviction(ctx, m.Cluster, m.Machine, m.Node)
+		if err = cmp.Or(inside.unread, err); err == nil || !kube.Transient(err) {
+			return pods, err
+		}
+		d.tell("node %s: looking for its pods again: %s", m.Node, err)
+		next := d.Clock.NewTimer(pause)
+		select {
+		case <-next.C():
+		case <-ctx.Done():
+			next.Stop()
+			return nil, ctx.Err()
+		case <-deadline.C():
+			next.Stop()
+			return nil, err
 		}
 	}
 }

@@ -98,26 +98,53 @@ func TestADaemonSetIsGoneWhenNobodyListsIt(t *testing.T) {
 	}
 }
 
-// TestADrainThatCannotReadADaemonSetEvictsNothing: Cluster API's code would evict its pods, and say nothing.
-func TestADrainThatCannotReadADaemonSetEvictsNothing(t *testing.T) {
+// TestADrainThatCannotReadADaemonSetLooksAgain: Cluster API's code would evict its pods, and say nothing.
+func TestADrainThatCannotReadADaemonSetLooksAgain(t *testing.T) {
 	t.Parallel()
-	owned := pod("agent-1")
-	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", UID: "a", Controller: new(true)}}
-	d, c := drainer(t, clocktesting.NewFakeClock(now), func(client.Client, client.Object) error {
-		assert.Fail(t, "it evicts")
-		return nil
-	}, owned)
-	d.Workload = interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if _, daemons := o.(*appsv1.DaemonSet); daemons {
-				return apierrors.NewServiceUnavailable("it ends")
+	for name, test := range map[string]struct {
+		unread  error
+		again   bool
+		problem string
+	}{
+		"a server that is back":      {unread: apierrors.NewServiceUnavailable("it ends"), again: true},
+		"one that stays away":        {unread: apierrors.NewServiceUnavailable("it ends"), problem: "reading DaemonSet shop/agent: it ends"},
+		"one that allows nobody to":  {unread: apierrors.NewForbidden(schema.GroupResource{}, "agent", nil), problem: "reading DaemonSet shop/agent: "},
+		"one that fails in its list": {unread: apierrors.NewNotFound(schema.GroupResource{}, "agent"), problem: "does not know DaemonSets now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owned := pod("agent-1", ownedBy("DaemonSet"))
+			d, c := drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(client.Client, client.Object) error {
+				assert.Fail(t, "it evicts")
+				return nil
+			}, owned)
+			require.NoError(t, c.Create(t.Context(), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "agent"}}))
+			asked := 0
+			d.Workload = interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if _, daemons := o.(*appsv1.DaemonSet); !daemons {
+						return c.Get(ctx, key, o, opts...)
+					}
+					if asked++; asked > 1 && test.again {
+						return nil
+					}
+					return test.unread
+				},
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if _, daemons := list.(*appsv1.DaemonSetList); daemons {
+						return test.unread
+					}
+					return c.List(ctx, list, opts...)
+				},
+			})
+			err := d.Drain(t.Context(), theNode())
+			if test.problem == "" {
+				require.NoError(t, err)
+				return
 			}
-			return c.Get(ctx, key, o, opts...)
-		},
-	})
-	err := d.Drain(t.Context(), theNode())
-	require.ErrorContains(t, err, "reading DaemonSet shop/agent: it ends")
-	assert.True(t, kube.Transient(err), "it is tried again")
+			require.ErrorContains(t, err, test.problem)
+		})
+	}
 }
 
 // TestARefusedEvictionIsAnsweredAtOnce, although the API server proposes to wait.
