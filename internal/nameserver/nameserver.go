@@ -89,11 +89,21 @@ func (r *Resolver) ask(ctx context.Context, server netip.Addr, name string) ([]s
 			found = append(found, a.A.String())
 		}
 	}
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0 && !final(answer):
+		return nil, errors.New("it does not resolve names for this machine")
+	case len(found) == 0:
 		return nil, ErrUnknown
 	}
 	slices.Sort(found)
 	return found, nil
+}
+
+// final tells that an answer without an address means that there is none. A referral to other servers (RFC 2308 2.2), or an alias alone, is what a server says that resolves names for others, such as the
+// machines, and not for who asked.
+func final(answer *dns.Msg) bool {
+	aliased := slices.ContainsFunc(answer.Answer, func(record dns.RR) bool { return record.Header().Rrtype == dns.TypeCNAME })
+	return answer.Rcode == dns.RcodeNameError || answer.RecursionAvailable || answer.Authoritative && !aliased
 }
 
 func (r *Resolver) exchange(ctx context.Context, network string, question *dns.Msg, server netip.Addr) (*dns.Msg, error) {

@@ -70,7 +70,20 @@ func TestAsk(t *testing.T) {
 			reply.Rcode = dns.RcodeNameError
 			return true
 		}, unknown: true},
-		"a name without an address": {handle: func(*dns.Msg, string) bool { return true }, unknown: true},
+		"a name without an address": {handle: func(reply *dns.Msg, _ string) bool {
+			reply.Authoritative = true
+			return true
+		}, unknown: true},
+		"a name that was looked up, without an address": {handle: func(reply *dns.Msg, _ string) bool {
+			reply.RecursionAvailable = true
+			return true
+		}, unknown: true},
+		"a referral": {handle: func(*dns.Msg, string) bool { return true }, problem: "does not resolve names for this machine"},
+		"an alias that was not followed": {handle: func(reply *dns.Msg, name string) bool {
+			reply.Authoritative = true
+			reply.Answer = []dns.RR{record(t, name+" 60 IN CNAME ingress.example.test.")}
+			return true
+		}, problem: "does not resolve names for this machine"},
 		"a refusal": {handle: func(reply *dns.Msg, _ string) bool {
 			reply.Rcode = dns.RcodeRefused
 			return true
