@@ -161,39 +161,38 @@ const returnTakes = 3 * time.Minute
 func (c *Roller) ReturnPods(ctx context.Context) error {
 	limited, end := context.WithTimeout(ctx, 2*returnTakes) // An API server that does not answer at all ends no drain.
 	defer end()
-	node, err := c.returnPods(limited)
-	if node != "" {
-		c.note("node %s stays cordoned until its machine goes; whoever keeps it after all opens it with kubectl uncordon %s", node, node)
-	}
-	if err == nil || ctx.Err() != nil {
-		return err
+	err := c.returnPods(limited)
+	if err == nil {
+		return nil
 	}
 	if cordoned, is := errors.AsType[*drain.CordonedError](err); is {
-		err = cordoned.Err // Nobody has to be told how pods get there again.
+		err = cordoned.Err
+		c.note("node %s stays cordoned until its machine goes; a run that goes forward opens it again", cordoned.Node)
+	}
+	if ctx.Err() != nil {
+		return err
 	}
 	c.note("pods that are left on the new machine end with it, and their Services may lead there for some minutes: %s", err)
 	return nil
 }
 
-// returnPods says as well which Node it may have cordoned.
-func (c *Roller) returnPods(ctx context.Context) (string, error) {
+func (c *Roller) returnPods(ctx context.Context) error {
 	machine, err := c.machine(ctx)
 	if errors.Is(err, ErrNotAlone) {
-		return "", nil // It is gone already, and its pods with it.
+		return nil // It is gone already, and its pods with it.
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	node, err := c.newNode(ctx)
 	if err != nil || node == nil {
-		return "", err
+		return err
 	}
 	config, err := c.newServerConfig(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
-	drainer := drain.Drainer{Patience: min(returnTakes, c.Patience), Note: func(sentence string) { c.note("%s", sentence) }}
-	return node.GetName(), c.drainNode(ctx, config, machine.GetName(), drainer, node.GetName())
+	return c.drainNode(ctx, config, machine.GetName(), drain.Drainer{Patience: min(returnTakes, c.Patience), Note: func(sentence string) { c.note("%s", sentence) }}, node.GetName())
 }
 
 // Uncordon lets pods come to the legacy master again, unless it was cordoned before the migration.

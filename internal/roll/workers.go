@@ -211,28 +211,34 @@ func (c *Roller) grow(ctx context.Context, w worker) error {
 // lateNode is how long a Node may come after its machine's bootstrap has failed: kubeadm gives up on a kubelet that is still on its way in.
 const lateNode = 3 * time.Minute
 
-// awaitGrown waits until so many machines are ready, and every DaemonSet on them. It stops early when so many have failed to boot that the others are not enough: bootstrap data run once, and nobody
-// makes another machine by himself.
+// awaitGrown waits until so many machines are ready, and every DaemonSet on them. It stops early when so many have failed to boot that the others are not enough, and their Nodes do not come after all:
+// bootstrap data run once, and nobody makes another machine by himself.
 func (c *Roller) awaitGrown(ctx context.Context, w worker) error {
-	g, err := c.awaitMachines(ctx, w, false)
-	if err == nil && g.failed != nil {
-		failed, patience := g.failed, min(lateNode, c.Patience)
-		c.tell("its Node may still come for %s: %s", patience, failed)
+	for {
+		g, err := c.awaitMachines(ctx, w, false)
+		if err != nil {
+			return err
+		}
+		if g.failed == nil {
+			return c.awaitDaemons(ctx, g.nodes)
+		}
+		patience := min(lateNode, c.Patience)
+		c.tell("the bootstrap of Machine/%s has failed; its Node may still come for %s", g.failed.GetName(), patience)
 		late, end := context.WithTimeout(ctx, patience)
-		defer end()
-		if g, err = c.awaitMachines(late, w, true); errors.Is(err, kube.ErrNotInTime) {
-			return failed
+		g, err = c.awaitMachines(late, w, true)
+		end()
+		// One that was deleted meanwhile, and its successor, begin anew.
+		if late := errors.Is(err, kube.ErrNotInTime); late && g.failed != nil {
+			return neverJoins(g.failed)
+		} else if err != nil && !late {
+			return err
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return c.awaitDaemons(ctx, g.nodes)
 }
 
-// awaitMachines waits until so many machines of a MachineDeployment are ready; unless patient, or until there never will be.
+// awaitMachines waits until so many machines of a MachineDeployment are ready, or, unless patient, until it is known that they will not be.
 func (c *Roller) awaitMachines(ctx context.Context, w worker, patient bool) (g grown, err error) {
-	return g, c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
+	err = c.Await(ctx, c.Management, c.inTarget(machineKind()), func(byName map[string]*unstructured.Unstructured) string {
 		g = grownOf(byName, w.deployment)
 		switch enough := int64(len(g.nodes)) >= w.number; {
 		case !enough && int64(len(g.nodes)+g.coming) < w.number && g.failed != nil && !patient:
@@ -245,6 +251,7 @@ func (c *Roller) awaitMachines(ctx context.Context, w worker, patient bool) (g g
 		}
 		return g.missing
 	})
+	return g, err
 }
 
 // grown is what has become of the machines of a MachineDeployment.
@@ -252,9 +259,9 @@ type grown struct {
 	// nodes are those of machines that are ready; coming is how many others may become so.
 	nodes  []string
 	coming int
-	// missing is what is waited for, failed why one that was made will not be ready.
+	// missing is what is waited for, failed the first Machine whose bootstrap has failed and that has no Node.
 	missing string
-	failed  error
+	failed  *unstructured.Unstructured
 }
 
 func grownOf(byName map[string]*unstructured.Unstructured, deployment string) (g grown) {
@@ -270,23 +277,32 @@ func grownOf(byName map[string]*unstructured.Unstructured, deployment string) (g
 			continue
 		}
 		g.missing = strings.TrimSuffix(fmt.Sprintf("Machine/%s to be ready: %s", name, message), ": ")
-		if failed := neverJoins(m); failed != nil && node == "" {
-			g.failed = cmp.Or(g.failed, failed)
-		} else {
+		if bootFailed(m) == nil || node != "" {
 			g.coming++
+		} else {
+			g.failed = cmp.Or(g.failed, m)
 		}
 	}
 	return g
 }
 
-// neverJoins tells of a Machine whose bootstrap has failed, and how to get another one. Cluster API mirrors the provider's reason and message (v1.14, machine_controller_status.go).
-func neverJoins(machine *unstructured.Unstructured) error {
+// bootFailed is what says that a Machine's bootstrap has failed; nil when nothing does. Cluster API mirrors the provider's reason and message (v1.14, machine_controller_status.go).
+func bootFailed(machine *unstructured.Unstructured) *metav1.Condition {
 	found, err := conditions.UnstructuredGet(machine, clusterv1.MachineInfrastructureReadyCondition)
 	if err != nil || found == nil || found.Reason != bootstrapFailed {
-		return nil //nolint:nilerr // A Machine without conditions is one that is waited for.
+		return nil // A Machine without conditions is one that is waited for.
+	}
+	return found
+}
+
+// neverJoins tells of a Machine whose bootstrap has failed, and how to get another one.
+func neverJoins(machine *unstructured.Unstructured) error {
+	message := ""
+	if found := bootFailed(machine); found != nil {
+		message = found.Message
 	}
 	return fmt.Errorf("booting Machine/%s: %s; look at its console (kubectl -n %s logs %s), delete it, which gets you another one (kubectl -n %s delete machine %s), and run again",
-		machine.GetName(), found.Message, machine.GetNamespace(), machine.GetName(), machine.GetNamespace(), machine.GetName())
+		machine.GetName(), message, machine.GetNamespace(), machine.GetName(), machine.GetNamespace(), machine.GetName())
 }
 
 // awaitDaemons waits until every DaemonSet has a pod on every Node it wants one on, and until those on the new Nodes are ready. A Node where they were once is not asked again: hundreds of

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/drain"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
@@ -92,7 +95,7 @@ status:
 	}
 }
 
-// TestAWorkerThatNeverJoinsStopsTheRun at once, and not when the patience is over: the old one is left as it is.
+// TestAWorkerThatNeverJoinsStopsTheRun, and not only when the patience is over: the old one is left as it is.
 func TestAWorkerThatNeverJoinsStopsTheRun(t *testing.T) {
 	t.Parallel()
 	const machine = `
@@ -108,15 +111,31 @@ status:
 	for name, test := range map[string]struct {
 		machines []string
 		problem  string
+		// late is what happens to it after it has failed.
+		late func(t *testing.T, c client.Client, failed *unstructured.Unstructured)
 	}{
+		"its Node comes after all": {[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", `""`)}, "", func(t *testing.T, c client.Client, failed *unstructured.Unstructured) {
+			t.Helper()
+			version := failed.GetResourceVersion()
+			require.NoError(t, yaml.Unmarshal(fmt.Appendf(nil, machine, "new", "True", "Ready", "new"), &failed.Object))
+			failed.SetResourceVersion(version)
+			require.NoError(t, c.Update(t.Context(), failed))
+		}},
+		"somebody deletes it": {
+			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", `""`)}, "waiting for MachineDeployment/small to make machine 1",
+			func(t *testing.T, c client.Client, failed *unstructured.Unstructured) {
+				t.Helper()
+				require.NoError(t, c.Delete(t.Context(), failed))
+			},
+		},
 		"it has failed": {
 			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", `""`)},
-			"booting Machine/new: BootstrapExecSucceeded: kubeadm join ended with 1; look at its console (kubectl -n org-acme logs new), delete it, which gets you another one (kubectl -n org-acme delete machine new), and run again",
+			"booting Machine/new: BootstrapExecSucceeded: kubeadm join ended with 1; look at its console (kubectl -n org-acme logs new), delete it, which gets you another one (kubectl -n org-acme delete machine new), and run again", nil,
 		},
-		"it still boots":          {[]string{fmt.Sprintf(machine, "new", "False", "Starting", `""`)}, "waiting for Machine/new to be ready"},
-		"another one is there":    {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed", `""`), fmt.Sprintf(machine, "second", "True", "Ready", "second")}, ""},
-		"another one still boots": {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed", `""`), fmt.Sprintf(machine, "second", "False", "Starting", `""`)}, "waiting for Machine/second to be ready"},
-		"its Node is there":       {[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", "new")}, "waiting for Machine/new to be ready"},
+		"it still boots":          {[]string{fmt.Sprintf(machine, "new", "False", "Starting", `""`)}, "waiting for Machine/new to be ready", nil},
+		"another one is there":    {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed", `""`), fmt.Sprintf(machine, "second", "True", "Ready", "second")}, "", nil},
+		"another one still boots": {[]string{fmt.Sprintf(machine, "first", "False", "BootstrapFailed", `""`), fmt.Sprintf(machine, "second", "False", "Starting", `""`)}, "waiting for Machine/second to be ready", nil},
+		"its Node is there":       {[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", "new")}, "waiting for Machine/new to be ready", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,6 +150,17 @@ spec: {replicas: 1}
 			c.Workload = c.Management
 			w, err := c.worker("a1")
 			require.NoError(t, err)
+			c.Tell = func(format string, args ...any) {
+				if said := fmt.Sprintf(format, args...); test.late != nil && strings.Contains(said, "its Node may still come") {
+					assert.NotContains(t, said, "delete")
+					all, ok := c.Management.Client.(client.Client)
+					require.True(t, ok)
+					failed := &unstructured.Unstructured{}
+					failed.SetGroupVersionKind(machineKind())
+					require.NoError(t, all.Get(t.Context(), client.ObjectKey{Namespace: "org-acme", Name: "new"}, failed))
+					test.late(t, all, failed)
+				}
+			}
 			err = c.awaitGrown(t.Context(), w)
 			if test.problem == "" {
 				require.NoError(t, err)
