@@ -949,7 +949,7 @@ func (e *Engine) doubling(ctx context.Context) error {
 	return e.save(ctx)
 }
 
-// single notes that etcd needs one member again, and for how long it needed two at most: from right before to when it was seen. It is noted once, by whichever run sees it
+// single notes that etcd does not need both members any more, and for how long it did at most: from right before to when it was seen. It is noted once, by whichever run sees it
 // first, and written with what the run writes next: if it is killed before that, the next one sees it first.
 func (e *Engine) single(ever bool) {
 	status := &e.Journal.Object.Status

@@ -82,7 +82,7 @@ type Roller struct {
 	Refused func(namespaces map[string]time.Duration)
 	// Electing is asked before etcd is made to choose another leader.
 	Electing func(ctx context.Context) error
-	// Doubling is asked before the new member gets its vote, or more members are to come, which makes etcd need both. Single hears that it is seen to need one member alone, as often as that is seen;
+	// Doubling is asked before the new member gets its vote, or more members are to come, which makes etcd need both. Single hears that it is seen not to need both any more, as often as that is seen;
 	// ever says whether another one may have had a vote.
 	Doubling func(ctx context.Context) error
 	Single   func(ever bool)

@@ -477,7 +477,7 @@ func (w *world) workersMove(ctx context.Context) {
 		lost := w.asking(ctx, "workers", w.workloadAtControlPlane(ctx))
 		w.killedAt(ctx, args, "still has", "workers/settled")
 		w.keepTimes(w.migrates(ctx, args))
-		w.say("measured: %d requests were lost while workers were replaced", lost())
+		w.say("  measured: %d requests were lost while workers were replaced", lost())
 	}
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
 	require.NoError(w.t, err)

@@ -377,7 +377,7 @@ type ClusterMigrationStatus struct {
 	// twoMembersSince is when etcd was about to need both members for every write, the legacy control plane's and the new one's, or the first two of more.
 	// +optional
 	TwoMembersSince *metav1.Time `json:"twoMembersSince,omitempty"`
-	// twoMembersUntil is when it was first seen to need only one again. It is not set while it may need both.
+	// twoMembersUntil is when it was first seen not to need both any more. It is not set while it may.
 	// +optional
 	TwoMembersUntil *metav1.Time `json:"twoMembersUntil,omitempty"`
 	// twoMembersEarlier are the times in which it needed both before that, the oldest first: before the control plane was taken back, or before it grew.
