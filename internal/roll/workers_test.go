@@ -122,7 +122,8 @@ status:
 			require.NoError(t, c.Update(t.Context(), failed))
 		}},
 		"somebody deletes it": {
-			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", `""`)}, "waiting for MachineDeployment/small to make machine 1",
+			[]string{fmt.Sprintf(machine, "new", "False", "BootstrapFailed", `""`)},
+			"waiting for MachineDeployment/small to make machine 1",
 			func(t *testing.T, c client.Client, failed *unstructured.Unstructured) {
 				t.Helper()
 				require.NoError(t, c.Delete(t.Context(), failed))
