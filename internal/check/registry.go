@@ -677,11 +677,12 @@ func Registry() []Check {
 			run:   madeAgain,
 		},
 		{
-			ID: "CHK-NODE-008", Category: categoryNodes, Title: "no pod hangs while it terminates", Short: "stuck pod", Severity: Warn, Needs: []Fact{Running},
-			Hint:  "kubectl get pod -o yaml: finalizers, and the kubelet's log on its node",
-			Looks: "Pods whose deletion is longer ago than their grace period, and their finalizers.",
-			Why:   "A drain waits for every pod that terminates, without limit unless the Machine has one.",
-			Fix:   "Find out who holds the finalizer, or why the kubelet cannot end the container. Deleting such a pod by force may leave its processes running.",
+			ID: "CHK-NODE-008", Category: categoryNodes, Title: "no pod hangs while it starts or terminates", Short: "stuck pod", Severity: Warn, Needs: []Fact{Running},
+			Hint:  "kubectl describe pod: its events; finalizers, and the kubelet's log on its node",
+			Looks: "Pods whose deletion is longer ago than their grace period, and their finalizers; pods of which nothing runs ten minutes after they came to their node.",
+			Why:   "A drain waits for every pod that terminates, without limit unless the Machine has one. What keeps a pod from starting, such as a volume that cannot be mounted, may keep its kubelet from ending it.",
+			Fix: "Find out who holds the finalizer, or why the kubelet cannot start or end the container. Deleting such a pod by force may leave its processes running; one that never started has none: " +
+				"delete its Job or what else makes it, then `kubectl delete pod --grace-period=0 --force`.",
 			run:   endsInTime,
 		},
 		{

@@ -295,7 +295,7 @@ func staysAway(v *view) verdict {
 	return held("a cordon keeps every pod away that leaves")
 }
 
-// endsInTime looks for pods that hang while they terminate.
+// endsInTime looks for pods that hang while they terminate, or never began.
 func endsInTime(v *view) verdict {
 	var items []string
 	for i := range v.Workloads.Pods {
@@ -304,9 +304,9 @@ func endsInTime(v *view) verdict {
 		}
 	}
 	if len(items) > 0 {
-		return failed(items, "%s while terminating", plural(len(items), "pod hangs", "pods hang"))
+		return failed(items, "%s", plural(len(items), "pod hangs", "pods hang"))
 	}
-	return held("no pod terminates for longer than its grace period")
+	return held("no pod terminates for longer than its grace period, or starts for ten minutes")
 }
 
 // daemonsServe looks for DaemonSets that are not ready on every node that has a pod of theirs.

@@ -100,7 +100,7 @@ func explain(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 		p.Action, p.Reason = Wait, "it terminates already"
 		p.Held = stuck(pod, now)
 	default:
-		p.Held = refused(pod, matching(pod, budgets))
+		p.Held = cmp.Or(refused(pod, matching(pod, budgets)), unstarted(pod, now))
 	}
 	if p.Action == Evict {
 		p.Loses = Local(pod)
@@ -131,6 +131,22 @@ func stuck(pod *corev1.Pod, now time.Time) *Hold {
 	return &Hold{
 		Message: fmt.Sprintf("terminating for %s longer than its grace period: %s", over.Round(time.Second), why), Since: &since,
 		Look: fmt.Sprintf("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name),
+	}
+}
+
+// startedBy is how long the first start of a pod may take, with pulls of large images and volumes that go from one node to another.
+const startedBy = 10 * time.Minute
+
+// unstarted tells about a pod that has been on its node for so long without anything of it running. What keeps it from starting, such as a volume that cannot be mounted, may keep its kubelet from ending it
+// as well: with Kubernetes 1.21, two pods whose ServiceAccount was gone still terminated eleven minutes after a drain had evicted them.
+func unstarted(pod *corev1.Pod, now time.Time) *Hold {
+	if pod.Status.Phase != corev1.PodPending || pod.Status.StartTime == nil || now.Sub(pod.Status.StartTime.Time) < startedBy {
+		return nil
+	}
+	since := pod.Status.StartTime.UTC()
+	return &Hold{
+		Message: fmt.Sprintf("not started for %s: what keeps it from that may keep it from ending", now.Sub(since).Round(time.Second)), Since: &since,
+		Look: fmt.Sprintf("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 	}
 }
 

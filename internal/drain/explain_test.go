@@ -34,6 +34,13 @@ func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
+// pending is on its node for so long, and nothing of it runs.
+func pending(since time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, StartTime: new(metav1.NewTime(now.Add(-since)))}
+	}
+}
+
 func ownedBy(kind string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = kind, "agent" }
 }
@@ -160,6 +167,8 @@ func TestWhatHoldsAPod(t *testing.T) {
 		"terminates":         {pod("a", terminating(30*time.Second)), []policyv1.PodDisruptionBudget{budget("b")}, ""},
 		"hangs":              {pod("a", terminating(time.Hour)), nil, "terminating for 1h0m0s longer than its grace period: it waits for the finalizers shop.example.test/hold"},
 		"hangs, nobody says": {pod("a", terminating(time.Hour), func(p *corev1.Pod) { p.Finalizers = nil }), nil, "its kubelet has not confirmed that it ended"},
+		"starts":             {pod("a", pending(9*time.Minute)), nil, ""},
+		"never started":      {pod("a", pending(47*time.Minute)), nil, "not started for 47m0s"},
 	} {
 		got := Explain([]corev1.Pod{*c.pod}, c.budgets, now)[0]
 		if c.want == "" {
