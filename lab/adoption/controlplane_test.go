@@ -505,24 +505,25 @@ func (x *takeover) assertReplaced(workers int) {
 	assert.True(x, apierrors.IsNotFound(err), "the VM's pod: %v", err)
 }
 
-// TestKilledPastThePointOfNoReturn kills the program after every change from there on, with each version of etcd.
+// TestKilledPastThePointOfNoReturn kills the program after every change from there on, with the newer etcd; TestGivenBackFromEveryStep does it with the older one.
 func TestKilledPastThePointOfNoReturn(t *testing.T) {
 	t.Parallel()
-	for version, legacy := range map[string]bool{"3.5": true, "3.6": false} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			x := newTakeoverOf(t, "reckless-"+version, migrationtest.ClusterOptions{Workers: 1, Etcd: true, LegacyEtcd: legacy})
-			code, _, said := x.o.run(t.Context())
-			require.Equal(t, cli.CodeOK, code, said)
-			code, _, said = x.run(t.Context())
-			require.Equal(t, cli.CodeDecision, code, said)
-			x.o.untilDone(t, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-				return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
-			}, cli.CodeOK)
-			x.assertReplaced(1)
-			assert.Len(t, x.listed(), 1)
-		})
-	}
+	x := newTakeoverOf(t, "reckless", migrationtest.ClusterOptions{Workers: 1, Etcd: true})
+	code, _, said := x.o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeDecision, code, said)
+	x.killedPast(x.run)
+}
+
+// killedPast goes past the point of no return, killed after every change.
+func (x *takeover) killedPast(run func(context.Context, ...string) (cli.Code, string, string)) {
+	x.Helper()
+	x.o.untilDone(x.T, 1, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
+		return run(ctx, append([]string{"--approve", migrate.GateNoReturn}, more...)...)
+	}, cli.CodeOK)
+	x.assertReplaced(1)
+	assert.Len(x, x.listed(), 1)
 }
 
 // TestALearnerThatNeverStartsIsTakenBack holds the machine: its learner never comes, somebody ends the run, and going back leaves nothing.
@@ -576,7 +577,8 @@ func (x *takeover) dies(step, state string, run func(context.Context, ...string)
 	require.True(x, killed, "%s was never noted as %s; it ended with %d: %s", step, state, code, said)
 }
 
-// TestGivenBackFromEveryStep takes the control plane back from each step before the point of no return, when the step's work is done and nobody has noted it, and begins again every time.
+// TestGivenBackFromEveryStep takes the control plane back from each step before the point of no return, when the step's work is done and nobody has noted it, and begins again every time; at last it goes
+// past that point, killed after every change.
 func TestGivenBackFromEveryStep(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "doubtful", 1)
@@ -616,6 +618,7 @@ func TestGivenBackFromEveryStep(t *testing.T) {
 	code, _, said = forward(t.Context())
 	require.Equal(t, cli.CodeDecision, code, said)
 	assert.Len(t, x.listed(), 1)
+	x.killedPast(forward)
 }
 
 // TestWhatEtcdWasToldIsNotNoted kills the program when it is about to note that a step is done, or taken back, whose work went to etcd alone: no write to an API server tells of
