@@ -683,7 +683,7 @@ func Registry() []Check {
 			Why:   "A drain waits for every pod that terminates, without limit unless the Machine has one. What keeps a pod from starting, such as a volume that cannot be mounted, may keep its kubelet from ending it.",
 			Fix: "Find out who holds the finalizer, or why the kubelet cannot start or end the container. Deleting such a pod by force may leave its processes running; one that never started has none: " +
 				"delete its Job or what else makes it, then `kubectl delete pod --grace-period=0 --force`.",
-			run:   endsInTime,
+			run: endsInTime,
 		},
 		{
 			ID: "CHK-NODE-009", Category: categoryNodes, Title: "no pod leaves files behind", Short: "files on the node", Severity: Warn, Needs: []Fact{Running},
