@@ -489,11 +489,10 @@ func (w *world) workersMove(ctx context.Context) {
 		w.say("  there are none")
 		w.migrates(ctx, args)
 	} else {
-		// An emulated machine hears too late that a pod goes, so how many were lost is told, as when the control plane moved.
-		lost := w.asking(ctx, "workers", w.workloadAtControlPlane(ctx))
-		w.killedAt(ctx, args, "still has", "workers/settled")
-		w.keepTimes(w.migrates(ctx, args))
-		w.say("  measured: %d requests were lost while workers were replaced", lost())
+		w.whileAsked(ctx, "workers", w.workloadAtControlPlane(ctx), func(ctx context.Context) {
+			w.killedAt(ctx, args, "still has", "workers/settled")
+			w.keepTimes(w.migrates(ctx, args))
+		})
 	}
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
 	require.NoError(w.t, err)
