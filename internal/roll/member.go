@@ -203,28 +203,22 @@ const aside = 10 * time.Second
 
 // addNew adds what the new member says of itself to a table, if it says so soon.
 func (c *Roller) addNew(ctx context.Context, table *etcd.Table) error {
-	ctx, cancel := context.WithTimeout(ctx, aside)
-	defer cancel()
-	own, err := c.newEtcd(ctx)
-	if err != nil {
-		return err
-	}
-	return addOwn(ctx, table, own)
+	return addOwn(ctx, table, c.newEtcd)
 }
 
 // addFrom is addNew for the member on a Node, by whose name kubeadm calls it.
 func (c *Roller) addFrom(ctx context.Context, table *etcd.Table, node string) error {
+	return addOwn(ctx, table, func(context.Context) (*etcd.Client, error) { return c.etcdOn(node) })
+}
+
+// addOwn adds what the member behind a way of its own says of itself to a table.
+func addOwn(ctx context.Context, table *etcd.Table, way func(context.Context) (*etcd.Client, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, aside)
 	defer cancel()
-	own, err := c.etcdOn(node)
+	own, err := way(ctx)
 	if err != nil {
 		return err
 	}
-	return addOwn(ctx, table, own)
-}
-
-// addOwn adds what a member says of itself to a table, and ends the connection to it.
-func addOwn(ctx context.Context, table *etcd.Table, own *etcd.Client) error {
 	status, err := own.Status(ctx, own.Endpoints()[0])
 	if err == nil {
 		table.Add(&status)
