@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -563,6 +564,26 @@ func TestLinesOfSeveralRunsStayWhole(t *testing.T) {
 	_, err = b.Write([]byte("too\n"))
 	require.NoError(t, err)
 	assert.Equal(t, "al9qy  begun well\nal9qy  next\nb4n9x  begun too\n", out.String())
+}
+
+// TestRunsOfSeveralClustersMaySpeakAtOnce, each of which has lines of its own; the race detector sees who does not wait for the others.
+func TestRunsOfSeveralClustersMaySpeakAtOnce(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s, _ := newSession(App{Err: &out})
+	w := &fleetWork{session: s}
+	var around sync.WaitGroup
+	for _, id := range []string{"al9qy", "b4n9x"} {
+		member := w.member(id)
+		around.Go(func() {
+			for range 100 {
+				_, err := fmt.Fprintln(member.app.Err, "begun")
+				assert.NoError(t, err)
+			}
+		})
+	}
+	around.Wait()
+	assert.Equal(t, 200, strings.Count(out.String(), "  begun\n"))
 }
 
 // TestAServerThatIsAwayWhenARunBeginsIsAskedAgain, as often as may be, and Ctrl-C ends that.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"al.essio.dev/pkg/shellescape"
@@ -278,4 +279,16 @@ func (p *patient) Write(data []byte) (int, error) {
 		return len(data), nil
 	}
 	return n, err
+}
+
+// serial is standard error. The runs of several clusters, the fleet and its log write to it at the same time, and no writer has to bear that.
+type serial struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *serial) Write(data []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(data)
 }

@@ -132,6 +132,7 @@ func newSession(app App) (*session, *cobra.Command) {
 			*w = io.Discard
 		}
 	}
+	app.Err = &serial{w: app.Err}
 	if app.In == nil {
 		app.In = strings.NewReader("")
 	}

@@ -22,6 +22,9 @@ const widestLine = 140
 
 // terminalWidth returns the columns of a terminal; ok is false for everything else.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
+	if shared, wrapped := w.(*serial); wrapped {
+		w = shared.w
+	}
 	file, isFile := w.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
 		return 0, false
