@@ -32,10 +32,15 @@ func (a *Adopter) Fence(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if value, found, err := unstructured.NestedString(now.Object, s.Path...); err == nil && found && value == s.After {
+		value, found, err := unstructured.NestedString(now.Object, s.Path...)
+		patch, done := nested(s.Path, s.After), err == nil && found && value == s.After
+		if s.Ref.Kind == "Pod" {
+			done = tolerate(patch, now, steadfast(now)) && done
+		}
+		if done {
 			return nil
 		}
-		return a.Management.Writer.Merge(ctx, kube.TargetOf(now), nested(s.Path, s.After))
+		return a.Management.Writer.Merge(ctx, kube.TargetOf(now), patch)
 	})
 }
 
@@ -85,14 +90,18 @@ func (a *Adopter) Unfence(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", s.Ref, err)
 		}
-		if set == found && value == before {
-			continue
-		}
 		var back any
 		if found {
 			back = before
 		}
-		if err := a.Management.Writer.Merge(ctx, kube.TargetOf(now), nested(s.Path, back)); err != nil {
+		patch, done := nested(s.Path, back), set == found && value == before
+		if s.Ref.Kind == "Pod" {
+			done = tolerate(patch, now, recordedTolerations(now, original)) && done
+		}
+		if done {
+			continue
+		}
+		if err := a.Management.Writer.Merge(ctx, kube.TargetOf(now), patch); err != nil {
 			return err
 		}
 	}

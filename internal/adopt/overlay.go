@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,8 +73,21 @@ func (b *before) restore(now *unstructured.Unstructured) {
 			}
 		}
 	}
-	if now.GetKind() == "Pod" && len(now.GetOwnerReferences()) == 0 {
+	if now.GetKind() == "Pod" {
+		restorePod(now, original)
+	}
+}
+
+// restorePod puts back what silencing and releasing a pod changed.
+func restorePod(now, original *unstructured.Unstructured) {
+	if len(now.GetOwnerReferences()) == 0 {
 		now.SetOwnerReferences(original.GetOwnerReferences())
+	}
+	recorded := tolerationsOf(original)
+	if spec, ok := now.Object["spec"].(map[string]any); ok && equality.Semantic.DeepEqual(spec["tolerations"], any(enduring(recorded))) {
+		if spec["tolerations"] = recorded; recorded == nil {
+			delete(spec, "tolerations")
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -84,6 +86,52 @@ func TestWhatARollbackMadeAgainIsReleasedAgain(t *testing.T) {
 	err = a.ReleasePods(t.Context())
 	require.ErrorIs(t, err, ErrReplaced)
 	require.ErrorContains(t, err, "migrate rollback "+a.Picture.ID)
+}
+
+// TestPodsStayOnHostsThatDoNotAnswer from the fence on, and a rollback puts back for how long they did.
+func TestPodsStayOnHostsThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	a, api := adopterOf(t)
+	seconds := func() map[string][]int64 {
+		pods := &corev1.PodList{}
+		require.NoError(t, api.List(t.Context(), pods, client.InNamespace(a.Picture.ID)))
+		out := map[string][]int64{}
+		for _, pod := range pods.Items {
+			for _, toleration := range pod.Spec.Tolerations {
+				if slices.Contains(silentHostTaints(), toleration.Key) {
+					out[pod.Name] = append(out[pod.Name], ptr.Deref(toleration.TolerationSeconds, -1))
+				}
+			}
+		}
+		return out
+	}
+	want := func(n int64) map[string][]int64 {
+		out := map[string][]int64{}
+		for _, name := range a.podsOfRecord() {
+			out[name] = []int64{n, n}
+		}
+		return out
+	}
+	require.Equal(t, want(300), seconds(), "as the real ones are")
+	pods, err := List(t.Context(), api, podKind(), a.Picture.ID)
+	require.NoError(t, err)
+	require.NoError(t, a.Fence(t.Context()))
+	assert.Equal(t, want(-1), seconds())
+
+	reader := AsBefore(api, a.Record, Removed{})
+	shown, err := List(t.Context(), reader, podKind(), a.Picture.ID)
+	require.NoError(t, err)
+	for name, pod := range pods {
+		assert.Equal(t, pod.Object["spec"], shown[name].Object["spec"], "a fresh plan sees what was recorded")
+	}
+	require.NoError(t, a.Unfence(t.Context()))
+	assert.Equal(t, want(300), seconds())
+
+	// What an API server does not take back stays.
+	bare := []any{map[string]any{"key": "gpu", "operator": "Exists"}}
+	assert.Len(t, enduring(bare), 3)
+	assert.Equal(t, enduring(bare), enduring(enduring(bare)))
+	assert.Len(t, bare, 1)
 }
 
 // TestWhatIsNoVMStays: another team's Deployment in the cluster's namespace loses neither its pods nor itself, and is not made again when it goes.

@@ -63,6 +63,13 @@ func TestAWrongFlagIsNotBlamedOnTheCluster(t *testing.T) {
 		assert.Equal(t, CodeUsage, got.code, "%s: %s", command, got.stderr)
 		assert.Contains(t, got.stderr, "--target-namespace is", command)
 	}
+	server := newStoringServer(t, "al9qy")
+	for _, namespace := range []string{"default", "al9qy"} {
+		got := run(t, "run", "al9qy", "--yes", "--target-namespace", namespace, "--kubeconfig", server.kubeconfig)
+		assert.Equal(t, CodeUsage, got.code, got.stderr)
+		assert.Contains(t, got.stderr, "--target-namespace "+namespace+" has objects of the legacy platform")
+		assert.Empty(t, server.changes)
+	}
 	got := run(t, "plan", "--from", fixture(t, "al9qy"), "--target-namespace", "org-other", "--kubernetes-version", "v1.22.16", "-o", "name")
 	assert.Equal(t, CodeOK, got.code, got.stderr)
 }

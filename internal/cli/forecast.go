@@ -137,7 +137,7 @@ func (s *session) insideOf(ctx context.Context, management client.Reader, cluste
 		return nil, err
 	}
 	if err := inside.Ping(ctx); err != nil {
-		s.log.Warnf("the workload cluster cannot be reached: %s", err)
+		s.log.WithField("cluster", cluster.Name).WithField("err", err).Warn("the workload cluster cannot be reached")
 		return nil, nil //nolint:nilnil // not reachable from here is an ordinary answer
 	}
 	return inside.Reader, nil

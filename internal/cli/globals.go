@@ -61,7 +61,7 @@ func (s *session) addGlobals(root *cobra.Command) {
 	flags.StringVar(&s.global.workloadKubeconfig, "workload-kubeconfig", "", "kubeconfig of the workload cluster (default: the one in the legacy Secret)")
 	flags.StringVar(&s.global.workloadContext, "workload-context", "", "context of the workload cluster")
 
-	s.kube = genericclioptions.NewConfigFlags(true)
+	s.kube = &kube.Flags{ConfigFlags: genericclioptions.NewConfigFlags(true)}
 	s.kube.CacheDir = nil // nothing here caches discovery on disk
 	s.kube.AddFlags(flags)
 	describe(flags, map[string]string{

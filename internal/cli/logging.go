@@ -41,7 +41,7 @@ func newLogger(opts logOptions, secrets *redactor) *logrus.Logger {
 	return logger
 }
 
-// sink writes lines of one urgency and above. The logger holds its lock while hooks run, so lines never mix.
+// sink writes lines of one urgency and above. Hooks run side by side, so what it writes into has to bear that: standard error has a lock, and of a file each line is one write at its end.
 type sink struct {
 	into      io.Writer
 	formatter logrus.Formatter

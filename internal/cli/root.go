@@ -14,8 +14,9 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/clock"
+
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
 )
 
 // App is everything the program gets from outside. A test makes its own; the zero value has no input, no output and no environment.
@@ -55,7 +56,7 @@ type session struct {
 	app     App
 	env     map[string]string
 	out     io.Writer
-	kube    *genericclioptions.ConfigFlags
+	kube    *kube.Flags
 	global  globals
 	log     *logrus.Logger
 	secrets *redactor

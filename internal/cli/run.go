@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -433,7 +434,7 @@ func (o *runOptions) knockable(result migrate.Result) int {
 // awaitApproval watches the cluster's migration until somebody has agreed, asked for a pause, or removed it: what then is to be done, the next look tells.
 // A night of waiting is one list, and a watch that the API server ends and the program begins again every few minutes.
 func (s *session) awaitApproval(ctx context.Context, id, gate string, terms migrate.Terms) error {
-	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until somebody says: %s; Ctrl-C ends the wait, and the same command waits again\n", id, s.repeat("migrate approve "+id+" "+gate))
+	_, _ = fmt.Fprintf(s.app.Err, "%s: waiting until somebody says: %s; Ctrl-C ends the wait, and the same command waits again\n", id, s.repeat("migrate approve "+id+" "+gate+" --reason TEXT"))
 	live, err := s.connect()
 	if err != nil {
 		return err
@@ -745,7 +746,11 @@ func (s *session) finalizing(ctx context.Context, reader client.Reader, id strin
 
 // namespaceOf is where a cluster's migration is: where people say, where it has begun, or where its organization's clusters belong.
 func namespaceOf(ctx context.Context, reader client.Reader, said string, cluster *legacy.Cluster) (string, error) {
-	if said != "" {
+	switch said {
+	case "":
+	case corev1.NamespaceDefault, cluster.ID: // Finalize would find out, when there is no other namespace to take any more.
+		return "", usage("", "--target-namespace %s has objects of the legacy platform, which go when the migration ends; the new cluster needs another", said)
+	default:
 		return said, nil
 	}
 	found, err := migrationThat(ctx, reader, cluster.ID, migrate.Started)
@@ -804,10 +809,10 @@ func (s *session) rests(o *runOptions, u *undertaking) bool {
 	switch {
 	case o.back || u.object == nil || o.lifts(u.object):
 	case u.object.Spec.Pause != nil:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, s.repeat("migrate resume "+u.id))
+		_, _ = fmt.Fprintf(s.app.Err, "%s is paused by %s: %s\ngo on with: %s\n", u.id, u.object.Spec.Pause.By, u.object.Spec.Pause.Reason, s.goesOn("migrate resume", u.object))
 		return true
 	case u.object.Status.State == migrationv1alpha1.StateRollingBack:
-		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: %s, or forward again with: %s\n", u.id, s.repeat(takesBack(u.object)), s.repeat("migrate resume "+u.id))
+		_, _ = fmt.Fprintf(s.app.Err, "%s is being taken back, or was when the rollback was killed\ngo on with: %s, or forward again with: %s\n", u.id, s.repeat(takesBack(u.object)), s.goesOn("migrate resume", u.object))
 		return true
 	}
 	return false

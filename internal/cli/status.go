@@ -329,27 +329,37 @@ func (s *session) writeOneStatus(m *migrationv1alpha1.ClusterMigration) error {
 
 // nextAfterStatus is what to do next with a migration, and how to take it back; empty while a run is at work, and when everything is taken back.
 func (s *session) nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph []migrate.Phase) string {
-	goal, backwards := "", s.repeat(takesBack(m))
-	if m.Status.Run != nil && m.Status.Run.Until != "" {
-		goal = " --until " + m.Status.Run.Until
-	}
+	backwards := s.repeat(takesBack(m))
 	back := "   take back with: " + backwards
 	if migrate.Final(graph, m) {
 		back = "   the point of no return is passed"
 	}
 	switch state, killed := m.Status.State, migrate.Killed(m) != ""; {
 	case state == migrationv1alpha1.StateRollingBack && killed:
-		return "go on with: " + backwards + "   or forward again with: " + s.repeat("migrate resume "+m.Spec.ClusterID)
+		return "go on with: " + backwards + "   or forward again with: " + s.goesOn("migrate resume", m)
 	case state == migrationv1alpha1.StatePaused, killed && m.Spec.Pause != nil:
-		return "go on with: " + s.repeat("migrate resume "+m.Spec.ClusterID+goal) + back
+		return "go on with: " + s.goesOn("migrate resume", m) + back
 	case state == migrationv1alpha1.StateFailed, state == migrationv1alpha1.StateStopped, killed:
-		return "go on with: " + s.repeat("migrate run "+m.Spec.ClusterID+goal) + back
+		return "go on with: " + s.goesOn("migrate run", m) + back
 	case meta.IsStatusConditionTrue(m.Status.Conditions, migrationv1alpha1.FinalizedCondition):
 		return "everything is done; what happened tells: " + s.repeat("migrate events "+m.Spec.ClusterID)
 	case state == migrationv1alpha1.StateReached:
 		return "check again any time with: " + s.repeat("migrate proof "+m.Spec.ClusterID) + back
 	}
 	return ""
+}
+
+// goesOn is the command that takes a migration forward. Without its goal a run would end before what it was at, and without a playbook where the last run had one it is refused.
+func (s *session) goesOn(command string, m *migrationv1alpha1.ClusterMigration) string {
+	command += " " + m.Spec.ClusterID
+	if m.Status.Run != nil && m.Status.Run.Until != "" {
+		command += " --until " + m.Status.Run.Until
+	}
+	command = s.repeat(command)
+	if m.Status.Playbook != "" && len(s.installed()) == 0 && !strings.Contains(command, " --playbook ") {
+		command += " --playbook FILE"
+	}
+	return command
 }
 
 // takesBack is the command that takes a migration back: as far as the rollback was to go that is under way or was killed, else as far as adoption first, because there is no way back from too far.
@@ -434,7 +444,7 @@ the pause.`,
 				return err
 			}
 			return s.printStructured(cmd.Context(), resolved, map[string]any{"cluster": args[0], "pause": pause}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "%s waits after the step it is at. Go on with: %s\n", args[0], s.repeat("migrate resume "+args[0]))
+				_, _ = fmt.Fprintf(w, "%s waits after the step it is at. Go on with: %s\n", args[0], s.goesOn("migrate resume", &found[0]))
 			})
 		},
 	}

@@ -429,7 +429,7 @@ func TestNoListIsMadeOfAPictureWithGaps(t *testing.T) {
 			x.Picture.Problems = append(x.Picture.Problems, finding.Finding{ID: legacy.ProblemListFailed})
 		}, ErrIncomplete},
 		"no namespace":   {func(x *scene) { x.Picture.Namespace = nil }, ErrIncomplete},
-		"the same place": {func(x *scene) { x.Result.Namespace = metav1.NamespaceDefault }, ErrNotEmpty},
+		"the same place": {func(x *scene) { x.Result.Namespace = metav1.NamespaceDefault }, ErrSamePlace},
 		"a disk in danger": {func(x *scene) {
 			for i := range x.Picture.Volumes {
 				x.Picture.Volumes[i].Object.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete

@@ -128,7 +128,7 @@ func (f *Finalizer) whole() error {
 	}
 	for _, r := range plan.Removals(c, f.Result.Namespace) {
 		if r.Object.Namespace == f.Result.Namespace {
-			return fmt.Errorf("%w: %s is in the namespace of the new cluster", ErrNotEmpty, r.Object)
+			return fmt.Errorf("%w: %s, %s", ErrSamePlace, f.Result.Namespace, r.Object)
 		}
 	}
 	return f.volumesStay()

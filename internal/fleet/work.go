@@ -332,7 +332,7 @@ func (w *Worker) say(d Decision) {
 	unapproved := w.Book.unapproved(d)
 	lines := make([]string, 0, len(unapproved))
 	for _, id := range unapproved {
-		lines = append(lines, fmt.Sprintf("migrate approve %s %s", id, w.Book.progress[id].Gate))
+		lines = append(lines, fmt.Sprintf("migrate approve %s %s --reason TEXT", id, w.Book.progress[id].Gate))
 	}
 	if asked := strings.Join(lines, "; "); asked != w.asked {
 		if w.asked = asked; asked != "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -61,7 +62,7 @@ type ReadOnly struct {
 }
 
 // Connect makes a read-only connection from kubectl's flags. No request is made yet. Without any kubeconfig the error is ErrNoCluster.
-func Connect(flags *genericclioptions.ConfigFlags, opts Options) (*ReadOnly, error) {
+func Connect(flags *Flags, opts Options) (*ReadOnly, error) {
 	config, err := ConfigOf(flags)
 	if err != nil {
 		return nil, err
@@ -69,9 +70,28 @@ func Connect(flags *genericclioptions.ConfigFlags, opts Options) (*ReadOnly, err
 	return ForConfig(config, opts)
 }
 
+// Flags are kubectl's, for the runs of several clusters at once: client-go writes into what they share of a kubeconfig (the credential plugin) each time a configuration is made
+// (ClientConfig in tools/clientcmd/client_config.go), and reads it whenever it connects.
+type Flags struct {
+	*genericclioptions.ConfigFlags
+
+	mu sync.Mutex
+}
+
+// own makes a configuration that shares nothing with the others.
+func (f *Flags) own() (*rest.Config, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	config, err := f.ToRESTConfig()
+	if err == nil {
+		config.ExecProvider = config.ExecProvider.DeepCopy()
+	}
+	return config, err
+}
+
 // ConfigOf is the management cluster's REST configuration, from kubectl's flags. Without any kubeconfig the error is ErrNoCluster.
-func ConfigOf(flags *genericclioptions.ConfigFlags) (*rest.Config, error) {
-	config, err := flags.ToRESTConfig()
+func ConfigOf(flags *Flags) (*rest.Config, error) {
+	config, err := flags.own()
 	if clientcmd.IsEmptyConfig(err) || errors.Is(err, genericclioptions.ErrEmptyConfig) {
 		return nil, ErrNoCluster
 	}
@@ -88,7 +108,7 @@ func ConfigOf(flags *genericclioptions.ConfigFlags) (*rest.Config, error) {
 const noServer = "http://localhost:8080"
 
 // isEmpty tells that neither a file nor a flag names a server.
-func isEmpty(flags *genericclioptions.ConfigFlags) bool {
+func isEmpty(flags *Flags) bool {
 	raw, err := flags.ToRawKubeConfigLoader().RawConfig()
 	return err == nil && len(raw.Clusters) == 0 && (flags.APIServer == nil || *flags.APIServer == "")
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -85,14 +86,39 @@ func TestTheGuardIsInFrontOfTheNetwork(t *testing.T) {
 func TestAnEmptyConfigurationIsNoCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	_, err := kube.Connect(genericclioptions.NewConfigFlags(true), kube.Options{})
+	_, err := kube.Connect(&kube.Flags{ConfigFlags: genericclioptions.NewConfigFlags(true)}, kube.Options{})
 	require.ErrorIs(t, err, kube.ErrNoCluster)
 
 	named := genericclioptions.NewConfigFlags(true)
 	server := "http://localhost:8080"
 	named.APIServer = &server
-	_, err = kube.Connect(named, kube.Options{})
+	_, err = kube.Connect(&kube.Flags{ConfigFlags: named}, kube.Options{})
 	require.NoError(t, err, "whoever names that server means it")
+}
+
+// TestSeveralMayConnectAtOnce with a credential plugin, of which client-go shares what it writes; the race detector sees who does not wait.
+func TestSeveralMayConnectAtOnce(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(`apiVersion: v1
+kind: Config
+current-context: x
+contexts: [{name: x, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://api.example.test"}}]
+users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: never-run, interactiveMode: Never, installHint: hint}}}]
+`), 0o600))
+	flags := &kube.Flags{ConfigFlags: genericclioptions.NewConfigFlags(true)}
+	flags.KubeConfig = &file
+	var around sync.WaitGroup
+	for range 4 {
+		around.Go(func() {
+			for range 20 {
+				_, err := kube.Connect(flags, kube.Options{})
+				assert.NoError(t, err)
+			}
+		})
+	}
+	around.Wait()
 }
 
 func TestAKubeconfigFromAClusterStartsNoProgramAndReadsNoFile(t *testing.T) {

@@ -52,7 +52,7 @@ func Fence(c *Cluster) []Silence {
 	}
 	for i := range c.Nodes {
 		if pod := c.Nodes[i].Pod; pod != nil {
-			pause(pod.Ref, pod.Object.Annotations, "kvm-operator's drainer for this VM; from then on the Endpoints stay as they are")
+			pause(pod.Ref, pod.Object.Annotations, "kvm-operator's drainer for this VM; from then on the Endpoints stay as they are, and the pod tolerates a host that does not answer for as long as that lasts")
 		}
 	}
 	for i := range c.CertConfigs {

@@ -451,12 +451,15 @@ func (e *Engine) begins(ctx context.Context, phase Phase, step Step) (bool, *Res
 	return true, nil
 }
 
-// beyond says which later phases an earlier run began, and both ways on: a run that ends before them must not read as if nothing were open.
+// beyond says which later phases an earlier run began, and the ways on: a run that ends before them must not read as if nothing were open.
 func (e *Engine) beyond(until string) string {
 	var out strings.Builder
 	for _, phase := range e.Graph[slices.IndexFunc(e.Graph, func(p Phase) bool { return p.Name == until })+1:] {
 		if e.begun(phase) {
-			fmt.Fprintf(&out, ", and phase %[1]s has begun: go on with --until %[1]s, or take it back with migrate rollback --to %[2]s", phase.Name, until)
+			fmt.Fprintf(&out, ", and phase %[1]s has begun: go on with --until %[1]s", phase.Name)
+			if !Final(e.Graph, e.Journal.Object) {
+				fmt.Fprintf(&out, ", or take it back with migrate rollback %s --to %s", e.Journal.Object.Spec.ClusterID, until)
+			}
 		}
 	}
 	return out.String()

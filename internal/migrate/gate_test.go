@@ -24,7 +24,7 @@ func TestAPhaseThatNeedsAnApprovalIsNotBegunWithoutIt(t *testing.T) {
 	phase := Phase{Name: "move", Gate: "move", Steps: []Step{{ID: "move/one"}, {ID: "move/two"}}}
 	scheme := runtime.NewScheme()
 	require.NoError(t, migrationv1alpha1.AddToScheme(scheme))
-	object := &migrationv1alpha1.ClusterMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy"}}
+	object := &migrationv1alpha1.ClusterMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "org-acme", Name: "al9qy"}, Spec: migrationv1alpha1.ClusterMigrationSpec{ClusterID: "al9qy"}}
 	journal := &Journal{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).Build(), Object: object}
 	e := &Engine{Clock: clock.RealClock{}, Graph: []Phase{phase}, Journal: journal, opts: Options{Until: "move"}}
 	result := e.forward(t.Context())
@@ -36,7 +36,7 @@ func TestAPhaseThatNeedsAnApprovalIsNotBegunWithoutIt(t *testing.T) {
 	early := &Engine{Clock: clock.RealClock{}, Graph: []Phase{{Name: "adopt"}, phase}, Journal: e.Journal, opts: Options{Until: "adopt"}}
 	assert.Equal(t, "phase adopt is done", early.forward(t.Context()).Message)
 	e.Journal.Object.Status.Steps = []migrationv1alpha1.StepRecord{{ID: "move/one", State: migrationv1alpha1.StepDone}}
-	assert.Contains(t, early.forward(t.Context()).Message, "phase move has begun: go on with --until move, or take it back with migrate rollback --to adopt")
+	assert.Contains(t, early.forward(t.Context()).Message, "phase move has begun: go on with --until move, or take it back with migrate rollback al9qy --to adopt")
 
 	for state, begun := range map[migrationv1alpha1.StepState]bool{
 		migrationv1alpha1.StepRunning: true, migrationv1alpha1.StepDone: true, migrationv1alpha1.StepFailed: true, migrationv1alpha1.StepUndoing: true,

@@ -34,7 +34,7 @@ func (c *Roller) proxyBindingObject(account string) *unstructured.Unstructured {
 func (c *Roller) BindProxy(ctx context.Context) error {
 	account, err := kubeproxy.Account(ctx, c.Workload.Client)
 	if errors.Is(err, kubeproxy.ErrNoToken) {
-		return fmt.Errorf("binding kube-proxy's ServiceAccount: %w; change that (kubectl -n %s edit daemonset,serviceaccount %s), then run this again", err, systemNamespace, translate.ProxyDaemonSet)
+		return fmt.Errorf("binding kube-proxy's ServiceAccount: %[1]w; change that (kubectl -n %[2]s edit daemonset %[3]s; kubectl -n %[2]s edit serviceaccount NAME, or create it), then run this again", err, systemNamespace, translate.ProxyDaemonSet)
 	}
 	if err != nil || account == "" {
 		return err

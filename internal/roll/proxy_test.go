@@ -160,7 +160,7 @@ func TestNoMachineIsMadeWhoseKubeProxyWouldNotStart(t *testing.T) {
 			}
 			require.ErrorIs(t, err, kubeproxy.ErrNoToken)
 			require.ErrorContains(t, err, test.says)
-			require.ErrorContains(t, err, "kubectl -n kube-system edit daemonset,serviceaccount kube-proxy")
+			require.ErrorContains(t, err, "kubectl -n kube-system edit daemonset kube-proxy; kubectl -n kube-system edit serviceaccount NAME")
 			assert.Nil(t, c.binding(t))
 		})
 	}

@@ -180,6 +180,10 @@ func TestAdoptAndGiveBack(t *testing.T) {
 	for id, pod := range c.Pods(t) {
 		assert.Equal(t, pods[id].UID, pod.UID, id)
 		assert.Empty(t, pod.OwnerReferences, id)
+		require.NotEmpty(t, pod.Spec.Tolerations, id)
+		for _, toleration := range pod.Spec.Tolerations {
+			assert.Nil(t, toleration.TolerationSeconds, "Kubernetes takes none from a host that does not answer")
+		}
 	}
 	for id, node := range c.Nodes(t) {
 		assert.Equal(t, nodes[id].UID, node.UID)
