@@ -96,7 +96,11 @@ func (a *Adopter) Unfence(ctx context.Context) error {
 		}
 		patch, done := nested(s.Path, back), set == found && value == before
 		if s.Ref.Kind == "Pod" {
-			done = tolerate(patch, now, recordedTolerations(now, original)) && done
+			tolerations := recordedTolerations(now, original)
+			if text(tolerations) != text(tolerationsOf(original)) {
+				a.tell("%s tolerates other things than was recorded, and goes on to", s.Ref)
+			}
+			done = tolerate(patch, now, tolerations) && done
 		}
 		if done {
 			continue

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -84,7 +83,7 @@ func restorePod(now, original *unstructured.Unstructured) {
 		now.SetOwnerReferences(original.GetOwnerReferences())
 	}
 	recorded := tolerationsOf(original)
-	if spec, ok := now.Object["spec"].(map[string]any); ok && equality.Semantic.DeepEqual(spec["tolerations"], any(enduring(recorded))) {
+	if spec, ok := now.Object["spec"].(map[string]any); ok && text(tolerationsOf(now)) == text(enduring(recorded)) {
 		if spec["tolerations"] = recorded; recorded == nil {
 			delete(spec, "tolerations")
 		}

@@ -132,6 +132,23 @@ func TestPodsStayOnHostsThatDoNotAnswer(t *testing.T) {
 	assert.Len(t, enduring(bare), 3)
 	assert.Equal(t, enduring(bare), enduring(enduring(bare)))
 	assert.Len(t, bare, 1)
+	all := []any{map[string]any{"operator": "Exists"}}
+	assert.Equal(t, all, enduring(all))
+	all[0].(map[string]any)["tolerationSeconds"] = int64(60)
+	assert.Len(t, enduring(all), 3, "of those that fit the first one counts")
+
+	// A record that was read has other types of numbers than an API server's answer.
+	pod := func(tolerations ...any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"tolerations": tolerations}}}
+	}
+	silent := func(taint string, seconds any) any {
+		return map[string]any{"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+	}
+	recorded := pod(silent(corev1.TaintNodeNotReady, 300.0), silent(corev1.TaintNodeUnreachable, 300.0), silent("maintenance", 60.0))
+	live := pod(enduring([]any{silent(corev1.TaintNodeNotReady, int64(300)), silent(corev1.TaintNodeUnreachable, int64(300)), silent("maintenance", int64(60))})...)
+	assert.Equal(t, tolerationsOf(recorded), recordedTolerations(live, recorded))
+	restorePod(live, recorded)
+	assert.Equal(t, tolerationsOf(recorded), tolerationsOf(live))
 }
 
 // TestWhatIsNoVMStays: another team's Deployment in the cluster's namespace loses neither its pods nor itself, and is not made again when it goes.

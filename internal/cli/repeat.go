@@ -21,7 +21,7 @@ func repeatedFlags() []string {
 	return append(append([]string{"from", "file", "config"}, kubeFlags()...),
 		"storageconfig-namespace", "storageconfig-name", "storageconfig-key-layout", "ca-cert", "ca-key", "ca-secret", "ca-vault", "decisions", "playbook", "set", "accept", "accept-until",
 		"target-namespace", "kubernetes-version", "image", "image-repository",
-		"etcd-snapshot", "etcd-latency", "first-worker", "max-workers", "surge", "concurrency", "soak", "patience")
+		"etcd-snapshot", "etcd-latency", "first-worker", "max-workers", "surge", "concurrency", "soak", "patience", "control-planes", "keep-namespace")
 }
 
 // repeat adds to a command that is suggested those flags of the command line without which it would look elsewhere, or know less than this one. What the environment and the

@@ -312,6 +312,9 @@ func (s *session) run(ctx context.Context, o runOptions, id string) error {
 	if err != nil {
 		return err
 	}
+	if o.snapshot, err = forCluster(o.snapshot, id); err != nil {
+		return err
+	}
 	if err := checkFolders(append(filesOf(outs), o.events, o.snapshot)...); err != nil {
 		return err
 	}
@@ -726,13 +729,26 @@ func (s *session) placeOf(ctx context.Context, p *place, ids []string, said, id 
 		if err != nil {
 			return "", err
 		}
-		return namespaceOf(ctx, p.live.Reader, said, brief)
+		namespace, err := namespaceOf(ctx, p.live.Reader, said, brief)
+		if err == nil && (namespace == corev1.NamespaceDefault || namespace == id) {
+			err = mayStayIn(ctx, p.live.Reader, namespace, id)
+		}
+		return namespace, err
 	}
 	namespace, err := s.finalizing(ctx, p.live.Reader, id)
 	if err == nil && namespace == "" {
 		_, err = chooseCluster([]string{id}, ids, p.Describe(), false, "")
 	}
 	return namespace, err
+}
+
+// mayStayIn refuses a namespace with objects of the legacy platform, unless the migration has begun there: finalize would find out, when there is no other namespace to take any more.
+func mayStayIn(ctx context.Context, reader client.Reader, namespace, id string) error {
+	found, err := migrationThat(ctx, reader, id, migrate.Started)
+	if err != nil || found != nil && found.Namespace == namespace {
+		return err
+	}
+	return usage("", "--target-namespace %s has objects of the legacy platform, which go when the migration ends; the new cluster needs another", namespace)
 }
 
 // finalizing is the namespace of the migration of a cluster whose KVMConfig is gone already; empty when there is none.
@@ -746,11 +762,7 @@ func (s *session) finalizing(ctx context.Context, reader client.Reader, id strin
 
 // namespaceOf is where a cluster's migration is: where people say, where it has begun, or where its organization's clusters belong.
 func namespaceOf(ctx context.Context, reader client.Reader, said string, cluster *legacy.Cluster) (string, error) {
-	switch said {
-	case "":
-	case corev1.NamespaceDefault, cluster.ID: // Finalize would find out, when there is no other namespace to take any more.
-		return "", usage("", "--target-namespace %s has objects of the legacy platform, which go when the migration ends; the new cluster needs another", said)
-	default:
+	if said != "" {
 		return said, nil
 	}
 	found, err := migrationThat(ctx, reader, cluster.ID, migrate.Started)
@@ -872,8 +884,11 @@ func (o *runOptions) rules() string {
 	if o.door == nil && len(o.gates) == 0 && len(o.asked) == 0 {
 		return ""
 	}
-	return migrate.Clip(cmp.Or(o.bookName, "without a name"), mostSigned)
+	return signedName(o.bookName)
 }
+
+// signedName is what a migration notes of a playbook's name.
+func signedName(name string) string { return migrate.Clip(cmp.Or(name, "without a name"), mostSigned) }
 
 func addNoPlaybookFlag(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().BoolVar(&o.noBook, "no-playbook", false, "go on without the playbook that the last run followed, and so without its windows and gates")

@@ -352,14 +352,30 @@ func (s *session) nextAfterStatus(m *migrationv1alpha1.ClusterMigration, graph [
 // goesOn is the command that takes a migration forward. Without its goal a run would end before what it was at, and without a playbook where the last run had one it is refused.
 func (s *session) goesOn(command string, m *migrationv1alpha1.ClusterMigration) string {
 	command += " " + m.Spec.ClusterID
-	if m.Status.Run != nil && m.Status.Run.Until != "" {
+	switch {
+	case s.typed("until"):
+		command += " --until " + s.flags.Lookup("until").Value.String()
+	case m.Status.Run != nil && m.Status.Run.Until != "":
 		command += " --until " + m.Status.Run.Until
 	}
 	command = s.repeat(command)
-	if m.Status.Playbook != "" && len(s.installed()) == 0 && !strings.Contains(command, " --playbook ") {
+	if m.Status.Playbook != "" && m.Status.Playbook != s.installedName() && !strings.Contains(command, " --playbook ") {
 		command += " --playbook FILE"
 	}
 	return command
+}
+
+// installedName is what a migration calls the playbooks of the installation; empty when there are none, or they cannot be read.
+func (s *session) installedName() string {
+	files := s.installed()
+	if len(files) == 0 {
+		return ""
+	}
+	e, err := readBook(files, nil)
+	if err != nil {
+		return ""
+	}
+	return signedName(e.Metadata.Name)
 }
 
 // takesBack is the command that takes a migration back: as far as the rollback was to go that is under way or was killed, else as far as adoption first, because there is no way back from too far.
