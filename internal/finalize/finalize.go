@@ -51,7 +51,7 @@ type Finalizer struct {
 // Why a cluster cannot be finalized.
 var (
 	// ErrSamePlace means that the new cluster is in a namespace where objects of the legacy platform are.
-	ErrSamePlace = errors.New("the new cluster is in a namespace that holds objects of the legacy platform, and nothing is removed beside it")
+	ErrSamePlace = errors.New("the new cluster is in a namespace that holds objects of the legacy platform, and nothing is removed beside it; leave it as it is, and send support what migrate bundle CLUSTER collects")
 	// ErrNotEmpty means that the legacy namespace holds objects that nobody knows about.
 	ErrNotEmpty = errors.New("the legacy namespace holds what is not the legacy platform's, and would go with it; move it, or keep the namespace with --keep-namespace")
 	// ErrIncomplete means that not everything of the cluster could be read, so what is left of it is not known.
