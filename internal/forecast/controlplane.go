@@ -305,26 +305,26 @@ func (l *look) stall(k *controlplanev1.KubeadmControlPlane) {
 	}
 }
 
-// addons tells which add-ons of the workload cluster it would change. Annotations keep it from both.
+// addons tells which add-ons of the workload cluster it would change.
 func (l *look) addons(ctx context.Context, k *controlplanev1.KubeadmControlPlane) error {
-	wanted := map[string]func(context.Context, *controlplanev1.KubeadmControlPlane) (before, after string, err error){}
-	if _, skipped := k.Annotations[controlplanev1.SkipKubeProxyAnnotation]; !skipped {
-		wanted["DaemonSet/kube-system/kube-proxy"] = l.kubeProxy
-	}
-	if _, skipped := k.Annotations[controlplanev1.SkipCoreDNSAnnotation]; !skipped && k.Spec.KubeadmConfigSpec.ClusterConfiguration.IsDefined() {
-		wanted["Deployment/kube-system/coredns"] = l.coreDNS
-	}
-	for _, object := range slices.Sorted(maps.Keys(wanted)) {
-		if l.Workload == nil {
-			l.unknown("the image of %s: the workload cluster cannot be reached", object)
+	all := addons()
+	for i := range all {
+		a := &all[i]
+		if a.spared(k) {
 			continue
 		}
-		before, after, err := wanted[object](ctx, k)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("reading the workload cluster's %s: %w", object, err)
+		if l.Workload == nil {
+			l.unknown("the image of %s: the workload cluster cannot be reached", a)
+			continue
 		}
-		if err == nil && before != after {
-			l.will(ChangeImage, object, "%s becomes %s", before, after)
+		before, after, refusal, err := a.pretend(ctx, l.Workload, k)
+		switch {
+		case err != nil:
+			return fmt.Errorf("reading the workload cluster's %s: %w", a, err)
+		case refusal != nil:
+			l.waits("until somebody repairs %s, which it fails to change: %s", a, refusal)
+		case before != after:
+			l.will(ChangeImage, a.String(), "%s becomes %s", before, after)
 		}
 	}
 	return nil

@@ -167,6 +167,42 @@ func (s *scene) initialized() {
 	s.inside = append(s.inside, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}})
 }
 
+// runs puts an add-on into the workload cluster, and lets the control plane change it.
+func (s *scene) runs(name, image string) {
+	pods := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "reloader", Image: "registry.example/reloader:1"}, {Name: name, Image: image}}}}
+	of := metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name}
+	switch name {
+	case "kube-proxy":
+		delete(s.plane.Annotations, controlplanev1.SkipKubeProxyAnnotation)
+		s.inside = append(s.inside, &appsv1.DaemonSet{ObjectMeta: of, Spec: appsv1.DaemonSetSpec{Template: pods}})
+	case "coredns":
+		delete(s.plane.Annotations, controlplanev1.SkipCoreDNSAnnotation)
+		s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.CertificatesDir = "/etc/kubernetes/pki"
+		s.inside = append(s.inside, &appsv1.Deployment{ObjectMeta: of, Spec: appsv1.DeploymentSpec{Template: pods}},
+			&corev1.ConfigMap{ObjectMeta: of, Data: map[string]string{"Corefile": ".:53 {\n    forward . /etc/resolv.conf\n}\n"}},
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}, Data: map[string]string{
+				"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nkubernetesVersion: " + version + "\n",
+			}})
+		s.members = []string{"m1"}
+	}
+}
+
+// machines are those that were added.
+func (s *scene) machines() (all []*clusterv1.Machine) {
+	for _, o := range s.objects {
+		if m, is := o.(*clusterv1.Machine); is {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// deleted is an object that somebody has deleted, and whose controller is not done with it.
+func deleted(o client.Object) {
+	o.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1e9, 0)})
+	o.SetFinalizers([]string{"cluster.x-k8s.io/test"})
+}
+
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	const plane, workers = "KubeadmControlPlane/al9qy", "MachineDeployment/workers"
@@ -293,12 +329,95 @@ func TestForecast(t *testing.T) {
 		"kube-proxy": {
 			scene: func(s *scene) {
 				s.machine("m1", "KubeadmControlPlane", id)
-				s.plane.Annotations = map[string]string{controlplanev1.SkipCoreDNSAnnotation: ""}
-				set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-proxy"}}
-				set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "kube-proxy", Image: "registry.example/kube-proxy:v1.21.14"}}
-				s.inside = append(s.inside, set)
+				s.runs("kube-proxy", "registry.example/kube-proxy:v1.21.14")
 			},
 			want: []Action{{plane, ChangeImage, "DaemonSet/kube-system/kube-proxy", "registry.example/kube-proxy:v1.21.14 becomes registry.example/kube-proxy:v1.22.17"}},
+		},
+		"kube-proxy from another registry": {
+			scene: func(s *scene) {
+				s.machine("m1", "KubeadmControlPlane", id)
+				s.runs("kube-proxy", "registry.example/kube-proxy:"+version)
+				s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.ImageRepository = "mirror.example"
+			},
+			want: []Action{{plane, ChangeImage, "DaemonSet/kube-system/kube-proxy", "registry.example/kube-proxy:v1.22.17 becomes mirror.example/kube-proxy:v1.22.17"}},
+		},
+		"CoreDNS, whose tag is set": {
+			scene: func(s *scene) {
+				s.machine("m1", "KubeadmControlPlane", id)
+				s.runs("coredns", "registry.example/coredns:1.6.5")
+				s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.DNS.ImageTag = "v1.8.4"
+			},
+			want: []Action{{plane, ChangeImage, "Deployment/kube-system/coredns", "registry.example/coredns:1.6.5 becomes registry.example/coredns:v1.8.4"}},
+		},
+		"CoreDNS' image has moved inside its registry": {
+			scene: func(s *scene) {
+				s.machine("m1", "KubeadmControlPlane", id)
+				s.runs("coredns", "registry.k8s.io/coredns:1.6.5")
+				s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.DNS.ImageTag = "v1.8.4"
+			},
+			want: []Action{{plane, ChangeImage, "Deployment/kube-system/coredns", "registry.k8s.io/coredns:1.6.5 becomes registry.k8s.io/coredns/coredns:v1.8.4"}},
+		},
+		"CoreDNS as it is": {scene: func(s *scene) {
+			s.machine("m1", "KubeadmControlPlane", id)
+			s.runs("coredns", "registry.example/coredns:1.6.5")
+			s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.DNS.ImageRepository = "registry.example/"
+		}},
+		"CoreDNS would become older": {
+			scene: func(s *scene) {
+				s.machine("m1", "KubeadmControlPlane", id)
+				s.runs("coredns", "registry.example/coredns:1.8.4")
+				s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.DNS.ImageTag = "v1.6.5"
+			},
+			waits: "until somebody repairs Deployment/kube-system/coredns, which it fails to change: failed to validate CoreDNS",
+		},
+		"add-ons that nobody can look at": {
+			scene: func(s *scene) {
+				s.machine("m1", "KubeadmControlPlane", id)
+				s.plane.Status.Initialization.ControlPlaneInitialized = new(true)
+				conditions.Set(s.plane, metav1.Condition{Type: controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition, Status: metav1.ConditionTrue, Reason: "Healthy"})
+				s.plane.Annotations = map[string]string{controlplanev1.SkipCoreDNSAnnotation: ""}
+				s.unreachable = true
+			},
+			unknown: "the image of DaemonSet/kube-system/kube-proxy: the workload cluster cannot be reached",
+		},
+		"a Machine whose remediation is asked for": {
+			scene: func(s *scene) {
+				conditions.Set(s.machine("m1", "KubeadmControlPlane", id), metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation"})
+				conditions.Set(s.machines()[0], metav1.Condition{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy"})
+			},
+			want:  []Action{{plane, ReplaceMachine, "Machine/m1", "a MachineHealthCheck or a person asks for its remediation"}},
+			waits: "writes stand still",
+		},
+		"a KubeadmControlPlane that is being deleted": {
+			scene: func(s *scene) { s.machine("m1", "KubeadmControlPlane", id); deleted(s.plane) },
+			want:  []Action{{plane, DeleteMachine, "Machine/m1", "the KubeadmControlPlane is being deleted"}},
+		},
+		"a MachineDeployment that is being deleted": {
+			scene: func(s *scene) {
+				s.plane = nil
+				deleted(s.deployment(1))
+				s.machine("w1", "MachineSet", "new")
+			},
+			want: []Action{{workers, DeleteMachine, "Machine/w1", "the MachineDeployment is being deleted"}},
+		},
+		"a worker whose remediation is asked for": {
+			scene: func(s *scene) {
+				s.plane = nil
+				s.deployment(1)
+				conditions.Set(s.machine("w1", "MachineSet", "new"), metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation"})
+				conditions.Set(s.machines()[0], metav1.Condition{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy"})
+			},
+			want: []Action{{workers, ReplaceMachine, "Machine/w1", "a MachineHealthCheck or a person asks for its remediation"}},
+		},
+		"a MachineSet without a MachineDeployment": {
+			scene: func(s *scene) {
+				s.plane = nil
+				s.objects = append(s.objects, &clusterv1.MachineSet{ObjectMeta: meta("alone"), Spec: clusterv1.MachineSetSpec{
+					ClusterName: id, Replicas: new(int32(2)), Selector: metav1.LabelSelector{MatchLabels: map[string]string{"set": "alone"}},
+				}})
+				s.machine("w1", "MachineSet", "alone")
+			},
+			want: []Action{{"MachineSet/alone", CreateMachine, "MachineSet/alone", "it has 1 of 2"}},
 		},
 		"two more workers": {
 			scene: func(s *scene) { s.plane = nil; s.deployment(2) },
