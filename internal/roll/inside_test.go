@@ -5,6 +5,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 )
@@ -120,4 +125,74 @@ spec: {group: shop.example.test, version: v1, groupPriorityMinimum: 1000, versio
 	found, err = adopt.List(t.Context(), c.Workload.Client, apiServiceKind(), "")
 	require.NoError(t, err)
 	assert.Len(t, found, 1)
+}
+
+// TestStaticPodsAreAdmittedByAPolicy that the cluster has, or by one that is made and goes again; somebody else's objects of the same name stay.
+func TestStaticPodsAreAdmittedByAPolicy(t *testing.T) {
+	t.Parallel()
+	const (
+		theirs     = "{apiVersion: policy/v1beta1, kind: PodSecurityPolicy, metadata: {name: z-privileged, uid: a}, spec: {privileged: true, hostNetwork: true, volumes: ['*']}}"
+		restricted = "{apiVersion: policy/v1beta1, kind: PodSecurityPolicy, metadata: {name: a-restricted, uid: b}, spec: {hostNetwork: true, volumes: ['*']}}"
+	)
+	for name, test := range map[string]struct {
+		have []string
+		uses string
+		made int
+	}{
+		"the cluster's own":    {[]string{restricted, theirs}, "z-privileged", 2},
+		"none is privileged":   {[]string{restricted}, mirrorPods, 3},
+		"there is none at all": {nil, mirrorPods, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := with(t, test.have...)
+			c.Workload = c.Management
+			made := func() (all []*unstructured.Unstructured) {
+				for _, kind := range []schema.GroupVersionKind{policyKind(), rbacv1.SchemeGroupVersion.WithKind("Role"), rbacv1.SchemeGroupVersion.WithKind("RoleBinding")} {
+					found, err := adopt.List(t.Context(), c.Workload.Client, kind, "")
+					require.NoError(t, err)
+					for _, o := range found {
+						if o.GetName() == mirrorPods {
+							all = append(all, o)
+						}
+					}
+				}
+				return all
+			}
+			for range 2 { // Once more changes nothing.
+				require.NoError(t, c.Admit(t.Context()))
+				require.Len(t, made(), test.made)
+			}
+			for _, o := range made() { // A real server gives every object a UID.
+				o.SetUID("made")
+				require.NoError(t, c.Workload.Client.Update(t.Context(), o))
+			}
+			role := &rbacv1.Role{}
+			require.NoError(t, c.Workload.Client.Get(t.Context(), client.ObjectKey{Namespace: systemNamespace, Name: mirrorPods}, role))
+			assert.Equal(t, []rbacv1.PolicyRule{{APIGroups: []string{"policy"}, Resources: []string{"podsecuritypolicies"}, ResourceNames: []string{test.uses}, Verbs: []string{"use"}}}, role.Rules)
+			binding := &rbacv1.RoleBinding{}
+			require.NoError(t, c.Workload.Client.Get(t.Context(), client.ObjectKeyFromObject(role), binding))
+			assert.Equal(t, "Role", binding.RoleRef.Kind, "in kube-system alone")
+			assert.Equal(t, mirrorPods, binding.RoleRef.Name)
+			require.Len(t, binding.Subjects, 1)
+			assert.Equal(t, "system:nodes", binding.Subjects[0].Name)
+			if test.made == 3 {
+				assert.True(t, privileged(made()[0]), "it admits what it is made for")
+			}
+
+			role.Labels = nil // Somebody took it over.
+			require.NoError(t, c.Workload.Client.Update(t.Context(), role))
+			for range 2 {
+				require.NoError(t, c.Unadmit(t.Context()))
+				left := made()
+				require.Len(t, left, 1)
+				assert.Equal(t, "Role", left[0].GetKind())
+			}
+			for _, text := range test.have {
+				policy := &unstructured.Unstructured{}
+				require.NoError(t, yaml.Unmarshal([]byte(text), &policy.Object))
+				require.NoError(t, c.Workload.Client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy), "the cluster's own stay")
+			}
+		})
+	}
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clientfake "k8s.io/client-go/kubernetes/fake"
@@ -40,8 +41,10 @@ func with(t *testing.T, objects ...string) *Roller {
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
 	require.NoError(t, clusterv1.AddToScheme(scheme))
 	require.NoError(t, infrav1.AddToScheme(scheme))
-	scheme.AddKnownTypeWithName(apiServiceKind(), &unstructured.Unstructured{})
-	scheme.AddKnownTypeWithName(apiServiceKind().GroupVersion().WithKind("APIServiceList"), &unstructured.UnstructuredList{})
+	for _, kind := range []schema.GroupVersionKind{apiServiceKind(), policyKind()} {
+		scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
+		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
+	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&clusterv1.Cluster{}).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }) //nolint:forcetypeassert // Nothing else is indexed.
 	for _, text := range objects {
