@@ -259,7 +259,7 @@ func (s Shape) phases() []Phase {
 				Undo: rolling((*roll.Roller).Part), VerifyUndo: rolling((*roll.Roller).VerifyParted),
 			},
 			{
-				ID: "control-plane/server", Title: "compare the new API server with the old one, before anybody else asks it",
+				ID: "control-plane/server", Title: "compare the new API server with the old one, before the old name leads to it",
 				Why: "a server that cannot read what is there must not answer under the cluster's name",
 				Act: rolling((*roll.Roller).AwaitServer), Verify: rolling((*roll.Roller).VerifyServer),
 			},

@@ -95,7 +95,7 @@ func (c *Roller) Reach(ctx context.Context) error {
 	return nil
 }
 
-// ownService selects the VM's pod, ready or not: its API server is compared before anybody else may ask it. The Service has an address, because that is what ingress-nginx
+// ownService selects the VM's pod, ready or not: its API server is compared before the old name leads to it. The Service has an address, because that is what ingress-nginx
 // passes connections to (ingress-nginx, internal/ingress/controller/nginx.go).
 func (c *Roller) ownService(name string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{

@@ -148,7 +148,8 @@ type resource struct {
 	namespaced bool
 }
 
-// VerifyServer compares the new API server with the old one before anybody else asks it: both look at the same etcd, so everything has to be the same.
+// VerifyServer compares the new API server with the old one before the old name leads to it: both look at the same etcd, so everything has to be the same. Pods that ask by the API's Service
+// reach it already: a server lists itself in the Endpoints default/kubernetes once it is ready (kubernetes pkg/controlplane/controller/kubernetesservice).
 //
 //  1. it answers to its own name with a certificate of the cluster's authority,
 //  2. that certificate is good for the names by which the old one is asked,
