@@ -21,7 +21,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
@@ -357,13 +359,15 @@ func (x *takeover) assertGone() {
 	for i := range nodes.Items {
 		assert.False(x, nodes.Items[i].Spec.Unschedulable, nodes.Items[i].Name)
 	}
-	maps := &corev1.ConfigMapList{}
-	require.NoError(x, x.inside.List(x.Context(), maps, client.InNamespace(metav1.NamespaceSystem)))
-	for i := range maps.Items {
-		assert.NotContains(x, maps.Items[i].Name, "kubeadm")
+	for _, list := range []client.ObjectList{
+		&corev1.ConfigMapList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}, &rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{},
+	} {
+		require.NoError(x, x.inside.List(x.Context(), list))
+		require.NoError(x, meta.EachListItem(list, func(o runtime.Object) error {
+			assert.NotRegexp(x, "kubeadm|kubelet-config", o.(client.Object).GetName(), "what kubeadm leaves behind: a %T", o)
+			return nil
+		}))
 	}
-	err := x.inside.Get(x.Context(), client.ObjectKey{Name: "kubeadm:node-proxier"}, &rbacv1.ClusterRoleBinding{})
-	assert.True(x, apierrors.IsNotFound(err), "what kube-proxy's ServiceAccount may do: %v", err)
 }
 
 // TestTheLegacyMasterLeaves goes all the way: one control plane is left, Cluster API's own, with everything that was there before.

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -224,8 +226,29 @@ func (w *world) asking(ctx context.Context, name string, q question) (end func()
 		failed := all - got.RetCodes["200"]
 		w.say("  measured: %s: %d requests at %.1f a second, %d failed, the slowest took %.2f s; answers by code: %v",
 			name, all, got.ActualQPS, failed, got.DurationHistogram.Max, got.RetCodes)
+		w.tellFailures(said.String())
 		require.Positive(w.t, all, said.String())
 		return failed
+	}
+}
+
+// tellFailures tells of every request without an answer when it was given up, which for one that waits in vain is a minute after it was sent, why, and what was going on. Fortio logs
+// that as it happens, as JSON where it does not write to a terminal.
+func (w *world) tellFailures(said string) {
+	w.t.Helper()
+	for line := range strings.Lines(said) {
+		var failure struct {
+			TS       float64
+			Msg, Err string
+			Code     int
+		}
+		if json.Unmarshal([]byte(line), &failure) != nil || failure.Err == "" && failure.Code == 0 {
+			continue
+		}
+		at := time.UnixMicro(int64(failure.TS * 1e6))
+		w.say("  failed at %s: %s %s", at.UTC().Format(time.TimeOnly+"Z"), failure.Msg, cmp.Or(failure.Err, strconv.Itoa(failure.Code)))
+		w.say("    a minute before: %s", w.lastHeard(at.Add(-time.Minute)))
+		w.say("    right before: %s", w.lastHeard(at))
 	}
 }
 

@@ -45,6 +45,32 @@ type world struct {
 	plainTook, plainStart time.Duration
 	// starts are the times from bootstrap data to QEMU, of every machine.
 	starts []time.Duration
+	// heard are the walk's steps and the lines of runs, as they came: a mishap may take minutes until the next one is told.
+	heard []heard
+}
+
+// heard is a line of what went on, and when it came.
+type heard struct {
+	at   time.Time
+	line string
+}
+
+func (w *world) hear(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = append(w.heard, heard{w.clock.Now(), line})
+}
+
+// lastHeard is what went on at a moment.
+func (w *world) lastHeard(moment time.Time) (line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.heard {
+		if h.at.Before(moment) {
+			line = h.line
+		}
+	}
+	return line
 }
 
 // say prints a line of progress with the time since the start. A run of half an hour that is silent looks hung.
@@ -106,6 +132,7 @@ func (w *world) walk(ctx context.Context, t *testing.T, steps []step) {
 			continue
 		}
 		w.say("== %s", step.name)
+		w.hear("== " + step.name)
 		began := w.clock.Now()
 		ok := t.Run(step.name, func(t *testing.T) {
 			outer := w.t

@@ -62,6 +62,7 @@ func (w *world) struck(ctx context.Context, args []string, mishaps []mishap) (cl
 	go func() {
 		defer close(lines)
 		for s := bufio.NewScanner(said); s.Scan(); {
+			w.hear(s.Text())
 			lines <- s.Text()
 		}
 	}()
@@ -167,13 +168,40 @@ func (w *world) budgetWants(pods int) func(context.Context, *os.Process) {
 // takenBack goes back to the adopted cluster, and finds nothing restarted.
 func (w *world) takenBack(ctx context.Context) {
 	before := w.legacyPods(ctx)
+	// What is lost is told: pods go back to the legacy master, and the Service of the API leads to the new server as well until its lease ends.
+	workload := w.workloadGently(ctx)
+	answered := w.asking(ctx, "workload-back", workload)
+	workload.url += "api"
+	reached := w.asking(ctx, "api-by-service-back", workload)
 	code, out := w.strike(ctx, []string{"rollback", legacycluster.ID, "--to", "adopt", "--yes", "--patience", "1h", "-o", "json"})
 	require.Equal(w.t, cli.CodeOK, code, out)
+	answered()
+	reached()
 	w.tellRun(ctx, out)
 	require.Equal(w.t, before, w.legacyPods(ctx), "the pods of machines")
 	require.Len(w.t, w.members(ctx).Members, 1, "etcd is the legacy master's again")
 	w.apisAreBack(ctx)
 	w.volumeIsFreed(ctx)
+	w.kubeadmIsGone(ctx)
+}
+
+// kubeadmIsGone looks for what kubeadm has left in the workload cluster, and for Nodes of machines that are gone.
+func (w *world) kubeadmIsGone(ctx context.Context) {
+	w.t.Helper()
+	var left []string
+	for _, kind := range []string{"configmaps", "roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
+		w.eventually(ctx, medium, "the API lists "+kind, func(ctx context.Context) error {
+			objects, err := w.list(ctx, w.wc, kind, "-A")
+			for i := range objects {
+				if name := objects[i].GetName(); strings.Contains(name, "kubeadm") || strings.HasPrefix(name, "kubelet-config") {
+					left = append(left, kind+" "+name)
+				}
+			}
+			return err
+		})
+	}
+	assert.Empty(w.t, left, "what kubeadm leaves behind")
+	assert.Len(w.t, w.nodes(ctx), 1+*workers, "Nodes of the legacy machines")
 }
 
 // pause asks the run to end after the step it is at.

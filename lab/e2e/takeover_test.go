@@ -100,6 +100,12 @@ func (w *world) migrates(ctx context.Context, args []string) history.RunReport {
 	if report.Impact != nil {
 		for _, a := range report.Impact.Answers {
 			w.say("  measured: %s: %d asked, %d failed, longest time between two answers %s %s", a.Name, a.Asked, a.Failed, a.Gap, a.Error)
+			if a.Failed > 0 {
+				w.say("    from %s to %s", a.FirstFailure, a.LastFailure)
+			}
+		}
+		for _, n := range report.Impact.Namespaces {
+			w.say("  measured: namespace %s: %+v", n.Name, n.Workloads)
 		}
 	}
 	for _, phase := range report.Phases {
@@ -202,8 +208,9 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 	// later than the pod waits for them.
 	lost, ended := int64(0), w.asking(ctx, "workload-before", w.workloadGently(ctx))
 	elsewhere := func(ctx context.Context, _ *os.Process) {
-		lost += ended()
+		before := ended
 		ended = w.asking(ctx, "workload-after", w.workloadAtNewMachine(ctx))
+		lost += before() // It waits for what is still asked, which nobody else would see.
 	}
 	// The runs themselves ask the API by its Service, as the workload reaches it; the legacy master does not serve the workload to the end, and is asked only where there is no worker.
 	before := append(slices.Clone(args), apiByService(w.workloadGently(ctx))...)
@@ -501,10 +508,14 @@ func (w *world) workersMove(ctx context.Context) {
 }
 
 func (w *world) isFinalized(ctx context.Context) {
+	workload := w.workloadAtControlPlane(ctx)
+	workload.perSecond = 2
 	w.whileAsked(ctx, "finalize", w.apiByName(ctx), func(ctx context.Context) {
-		args := w.goesOn("finalize", "--approve", "finalize", "--soak", "1s")
-		w.killedAt(ctx, args, "finalize/ingress", "finalize/rest", "finalize/identity")
-		w.migrates(ctx, args)
+		w.whileAsked(ctx, "workload-finalize", workload, func(ctx context.Context) {
+			args := w.goesOn("finalize", "--approve", "finalize", "--soak", "1s")
+			w.killedAt(ctx, args, "finalize/ingress", "finalize/rest", "finalize/identity")
+			w.migrates(ctx, args)
+		})
 	})
 	for _, kind := range []string{"kvmconfigs.provider.giantswarm.io", "certconfigs.core.giantswarm.io", "kvmclusterconfigs.core.giantswarm.io"} {
 		left, err := w.list(ctx, w.mc, kind, "-A")
