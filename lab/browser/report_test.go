@@ -290,12 +290,12 @@ func (v *visit) download() {
 			name = files[0]
 		}
 		return name != ""
-	}, 20*time.Second, 50*time.Millisecond, "no download")
+	}, time.Minute, 50*time.Millisecond, "no download")
 	require.EventuallyWithT(v.t, func(c *assert.CollectT) {
 		got, err := os.ReadFile(name)
 		require.NoError(c, err)
 		assert.Equal(c, string(v.json), string(got))
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	assert.Empty(v.t, v.Problems(), "console")
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	soon  = 30 * time.Second
+	soon  = time.Minute
 	often = 20 * time.Millisecond
 )
 

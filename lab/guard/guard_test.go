@@ -24,7 +24,7 @@ const (
 	// starterEnv makes the test binary play the starter that gets killed. Its
 	// value is the directory to work in.
 	starterEnv = "GUARD_TEST_STARTER_DIR"
-	soon       = 10 * time.Second
+	soon       = time.Minute
 	often      = 10 * time.Millisecond
 )
 

@@ -25,7 +25,7 @@ import (
 const (
 	// insideEnv makes the test binary make a network, say so, and wait.
 	insideEnv = "LABNET_TEST_INSIDE"
-	soon      = 20 * time.Second
+	soon      = time.Minute
 	often     = 20 * time.Millisecond
 )
 

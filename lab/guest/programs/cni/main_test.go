@@ -24,7 +24,7 @@ func TestConfigurationFollowsTheSubnet(t *testing.T) {
 		[]byte("FLANNEL_NETWORK=172.24.0.0/16\nFLANNEL_SUBNET=172.24.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o600))
 	require.NoError(t, os.Rename(from+".new", from))
 
-	require.Eventually(t, func() bool { _, err := os.Stat(to); return err == nil }, 10*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(to); return err == nil }, time.Minute, 50*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 
