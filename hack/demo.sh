@@ -98,6 +98,11 @@ answered() {
 	done
 }
 
+# nodes_are_ready tells that every machine of the legacy cluster has a Node that is.
+nodes_are_ready() {
+	[ "$("${workload[@]}" get nodes --output 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}' | grep -cx True)" = $((1 + workers)) ]
+}
+
 # boot starts a legacy cluster with a workload. migrate runs where both API servers answer: in the lab's network.
 boot() {
 	say "a legacy cluster on virtual machines: one master, workers: $workers (without hardware virtualization this takes a while)"
@@ -117,6 +122,12 @@ boot() {
 	workload=("${inside[@]}" kubectl --kubeconfig "$work/lab/legacy/$id/kubeconfig")
 	answered "${workload[@]}" apply --server-side -f hack/demo/shop.yaml
 	answered "${workload[@]}" rollout status --namespace shop deployment/echo --timeout 15m
+	# On slow machines the legacy platform leaves pods behind that can neither run nor end, and a drain would wait for them (CHK-NODE-008).
+	answered "${workload[@]}" delete jobs --namespace kube-system --field-selector=status.successful=0 --cascade=orphan
+	answered "${workload[@]}" delete pods --namespace kube-system --selector=job-name --field-selector=status.phase=Pending --grace-period=0 --force
+	# A machine answers before its Node and its pod are ready, and nothing begins with one that is not.
+	answered nodes_are_ready
+	answered "${inside[@]}" kubectl wait --for=condition=Ready pod --selector "app in (master,worker)" --namespace "$id" --timeout 10m
 	if [ "$workers" -gt 0 ]; then
 		# The port of the management cluster that leads to the workers, whichever they are.
 		local port

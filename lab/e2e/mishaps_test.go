@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
@@ -41,9 +42,21 @@ func (w *world) strike(ctx context.Context, args []string, mishaps ...mishap) (c
 			break
 		}
 		w.say("  the run stopped, and is run again: %s", tail(out, 1000))
+		w.failedWorkerGoes(ctx)
 	}
 	require.Empty(w.t, mishaps, "what no run has said")
 	return code, out
+}
+
+// failedWorkerGoes deletes a worker's Machine that kubeadm gave up on, as the message of a run that stopped for it says: its bootstrap data run once.
+func (w *world) failedWorkerGoes(ctx context.Context) {
+	w.t.Helper()
+	virtual, err := w.list(ctx, w.mc, "kvmmachines", "-n", organization, "-l", clusterv1.MachineDeploymentNameLabel)
+	require.NoError(w.t, err)
+	if name := failedBootstrap(virtual); name != "" {
+		w.say("  kubeadm gave up on %s, so it is deleted: %s", name, tail(fmt.Sprint(problemOf(virtual)), 400))
+		w.must(ctx, w.kubectl, "-n", organization, "delete", "machine", name, "--wait=false")
+	}
 }
 
 // struck is one of the runs; it returns the mishaps that are still to come.

@@ -500,11 +500,35 @@ func (w *world) workersMove(ctx context.Context) {
 			w.killedAt(ctx, args, "still has", "workers/settled")
 			w.keepTimes(w.migrates(ctx, args))
 		})
+		w.eventually(ctx, long, "what is bound to the first worker's host volume runs again", func(ctx context.Context) error {
+			_, err := w.wc(ctx, "rollout", "status", "statefulset/ledger", "-n", "shop", "--timeout=15m")
+			return err
+		})
+		w.workersAreReached(ctx)
 	}
 	machines, err := w.list(ctx, w.mc, "machines.cluster.x-k8s.io", "-n", organization)
 	require.NoError(w.t, err)
 	require.Len(w.t, machines, 1+*workers)
 	w.forecastIsEmpty(ctx)
+}
+
+// workersAreReached asks the workload as people outside do, by the port of the management cluster that leads to the workers.
+func (w *world) workersAreReached(ctx context.Context) {
+	w.t.Helper()
+	service, err := w.get(ctx, legacycluster.ID, "services", "worker")
+	if service == nil && err == nil {
+		service, err = w.get(ctx, organization, "services", legacycluster.ID+"-workers")
+	}
+	require.NoError(w.t, err)
+	require.NotNil(w.t, service)
+	ports, _, err := unstructured.NestedSlice(service.Object, "spec", "ports")
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, ports)
+	port := ports[0].(map[string]any)["nodePort"] //nolint:forcetypeassert // A port of a Service.
+	w.eventually(ctx, medium, "the workers' port leads to the workload", func(ctx context.Context) error {
+		_, err := w.run(ctx, "", w.inside(w.fortio, "curl", "-timeout", "30s", fmt.Sprintf("http://10.100.0.1:%v/", port))...)
+		return err
+	})
 }
 
 func (w *world) isFinalized(ctx context.Context) {
@@ -517,6 +541,9 @@ func (w *world) isFinalized(ctx context.Context) {
 			w.migrates(ctx, args)
 		})
 	})
+	if *workers > 0 {
+		w.workersAreReached(ctx)
+	}
 	for _, kind := range []string{"kvmconfigs.provider.giantswarm.io", "certconfigs.core.giantswarm.io", "kvmclusterconfigs.core.giantswarm.io"} {
 		left, err := w.list(ctx, w.mc, kind, "-A")
 		require.NoError(w.t, err)

@@ -24,8 +24,8 @@ const (
 	address = ":8080"
 	timeout = 30 * time.Second
 	// lameDuck is how long a server goes on that was told to end. It is told when everybody else is, and where processors are emulated seconds go by until no kube-proxy leads to it any more. A real
-	// workload that must lose no request when it is evicted does the same, mostly by a preStop hook.
-	lameDuck = 10 * time.Second
+	// workload that must lose no request when it is evicted does the same, mostly by a preStop hook. It ends within the 30 s that Kubernetes gives a pod by default.
+	lameDuck = 25 * time.Second
 	// authority is the file with the cluster's CA that every pod with a ServiceAccount has.
 	authority = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
