@@ -36,7 +36,9 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/builder"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/certtest"
 	legacycluster "github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/cluster"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/desired"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
+	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/pod"
 )
 
 // drainNoted is what the note of a worker's replacement says of its drain.
@@ -207,7 +209,9 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 	// The workload is asked at the machine that goes until its pods have left it, and at the one that comes from there on. What emulated machines lose is told: they hear of a pod that goes
 	// later than the pod waits for them.
 	lost, ended := int64(0), w.asking(ctx, "workload-before", w.workloadGently(ctx))
+	begin := w.clock.Now()
 	elsewhere := func(ctx context.Context, _ *os.Process) {
+		w.probeHolds(ctx, begin)
 		before := ended
 		ended = w.asking(ctx, "workload-after", w.workloadAtNewMachine(ctx))
 		lost += before() // It waits for what is still asked, which nobody else would see.
@@ -239,6 +243,20 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 		return needCondition(kcp, "Available")
 	})
 	w.forecastIsEmpty(ctx)
+}
+
+// probeHolds says for how long the legacy master's liveness probe would have failed at a stretch since a moment: the lab forgives it for hours, because emulated machines boot slowly, and the real one makes the
+// machine again after four failures, 35 seconds apart (legacy-system.md 4.6).
+func (w *world) probeHolds(ctx context.Context, since time.Time) {
+	w.t.Helper()
+	pods, err := w.list(ctx, w.mc, "pods", "-n", legacycluster.ID, "-l", "app=master")
+	require.NoError(w.t, err)
+	require.Len(w.t, pods, 1)
+	log, err := w.mc(ctx, "-n", legacycluster.ID, "logs", pods[0].GetName(), "-c", desired.K8sKVMHealth)
+	require.NoError(w.t, err)
+	longest := pod.LongestForgiveness(log, since)
+	w.say("  measured: the legacy master's liveness probe would have failed for %s at a stretch, at most", longest)
+	assert.Less(w.t, longest, 3*35*time.Second, "the real probe fails four times in a row")
 }
 
 // apiByService is the argument that has a run ask the customer's workload whether it reaches the API by its Service.

@@ -141,6 +141,11 @@ func TestMachineThatDoesNotAnswerIsForgivenOnlyForAWhile(t *testing.T) {
 	address := "http://" + listener.Addr().String()
 	require.NoError(t, listener.Close())
 	h := &pod.Health{EnvFile: filepath.Join(t.TempDir(), "none"), Patience: 10 * time.Minute, Clock: fake}
+	var log strings.Builder
+	h.Forgave = func(at time.Time, unanswered time.Duration, why error) {
+		log.WriteString(pod.Forgiveness(at, unanswered, why) + "\n")
+	}
+	begin := fake.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Serve(ctx, address) }()
@@ -158,10 +163,16 @@ func TestMachineThatDoesNotAnswerIsForgivenOnlyForAWhile(t *testing.T) {
 	assert.Equal(t, http.StatusInternalServerError, ask(), "readiness is honest")
 	fake.Step(501 * time.Second)
 	assert.Equal(t, http.StatusOK, ask())
+	fake.Step(70 * time.Second)
+	assert.Equal(t, http.StatusOK, ask())
 	fake.Step(10 * time.Minute)
 	assert.Equal(t, http.StatusInternalServerError, ask())
 	cancel()
 	require.NoError(t, <-done)
+	assert.Contains(t, log.String(), "reading the network's environment")
+	assert.Equal(t, 70*time.Second, pod.LongestForgiveness("starting\n"+log.String(), begin))
+	assert.Equal(t, 11*time.Second, pod.LongestForgiveness(log.String(), begin.Truncate(time.Second).Add(560*time.Second)), "what began before")
+	assert.Zero(t, pod.LongestForgiveness(log.String(), fake.Now()))
 }
 
 func TestUnknownProgramIsRefused(t *testing.T) {

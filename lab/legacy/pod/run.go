@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,6 +38,29 @@ const (
 
 // PatienceEnv is a duration for Health.Patience; the image map sets it.
 const PatienceEnv = "LAB_LEGACY_PATIENCE"
+
+// Forgiveness is the line in the log of a machine's health program that says that it did not answer and was forgiven.
+func Forgiveness(at time.Time, unanswered time.Duration, why error) string {
+	return fmt.Sprintf("%s forgiven for %s: %s", at.UTC().Format(time.RFC3339), unanswered.Round(time.Second), why)
+}
+
+// LongestForgiveness is the longest time without an answer that a log of these lines tells of, from a moment on. What began before counts from that moment.
+func LongestForgiveness(log string, from time.Time) (longest time.Duration) {
+	for line := range strings.Lines(log) {
+		var at, unanswered string
+		if _, err := fmt.Sscanf(line, "%s forgiven for %s", &at, &unanswered); err != nil {
+			continue
+		}
+		when, err := time.Parse(time.RFC3339, at)
+		if err != nil || when.Before(from) {
+			continue
+		}
+		if silent, err := time.ParseDuration(strings.TrimSuffix(unanswered, ":")); err == nil {
+			longest = max(longest, min(silent, when.Sub(from)))
+		}
+	}
+	return longest
+}
 
 // Environment is what the programs need of the world.
 type Environment struct {
@@ -135,6 +159,9 @@ func runHook(ctx context.Context, e Environment, args []string) error {
 
 func runHealth(ctx context.Context, e Environment, _ []string) error {
 	h := &Health{EnvFile: e.Env("NETWORK_ENV_FILE_PATH"), CheckAPI: e.Env("CHECK_K8S_API") == "true", Clock: e.Clock}
+	h.Forgave = func(at time.Time, unanswered time.Duration, why error) {
+		_, _ = fmt.Fprintln(os.Stdout, Forgiveness(at, unanswered, why)) // A log that nobody can write to ends no machine.
+	}
 	if text := e.Env(PatienceEnv); text != "" {
 		var err error
 		if h.Patience, err = time.ParseDuration(text); err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,8 +50,14 @@ type Health struct {
 	// first API server that is too slow to make its own roles ends itself, and the second one finds them made.
 	Patience time.Duration
 	Clock    clock.PassiveClock
+	// Forgave hears when a machine that does not answer was forgiven, and for how long it has been without an answer in between; nil hears nothing.
+	Forgave func(at time.Time, unanswered time.Duration, why error)
 
 	sequence atomic.Uint32
+
+	mu sync.Mutex
+	// silent is since when it has been forgiven, zero when the last check had an answer.
+	silent time.Time
 }
 
 const (
@@ -73,13 +80,32 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), limit)
 		defer cancel()
-		if err := h.Check(ctx); err != nil && !forgiven {
+		err := h.Check(ctx)
+		if err != nil && !forgiven {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+		h.keep(err)
 		_, _ = fmt.Fprintln(w, "ok") // The client sees that it is missing.
 	})
 	return serve(ctx, address, mux)
+}
+
+// keep notes for how long there has been no answer, and tells.
+func (h *Health) keep(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.Clock.Now()
+	switch {
+	case err == nil:
+		h.silent = time.Time{}
+		return
+	case h.silent.IsZero():
+		h.silent = now
+	}
+	if h.Forgave != nil {
+		h.Forgave(now, now.Sub(h.silent), err)
+	}
 }
 
 func (h *Health) forgiven(age time.Duration) bool {
