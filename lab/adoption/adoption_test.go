@@ -64,6 +64,8 @@ type operator struct {
 	apart bool
 	// hard ends the work at once; nil never.
 	hard context.Context //nolint:containedctx // it stands for a second Ctrl-C
+	// told, unless it is nil, gets all that commands say, and runs say what they ask API servers.
+	told *strings.Builder
 	// env is what the environment has besides the usual.
 	env []string
 	dir string
@@ -106,6 +108,9 @@ func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, 
 		Out: &out, Err: &errs, Environ: append([]string{"USER=" + o.name, "CI=true"}, o.env...), Wrap: o.wrap, Hard: o.hard, Clock: o.clock,
 		Version: cli.Version{Version: "v0.0.0-test"},
 	}, args)
+	if o.told != nil {
+		_, _ = o.told.WriteString(out.String() + errs.String()) // It never fails.
+	}
 	return code, out.String(), errs.String()
 }
 
@@ -126,6 +131,9 @@ func (o *operator) forward(ctx context.Context, command string, more []string) (
 	args := []string{
 		command, o.c.ID, "--yes", "--ca-cert", filepath.Join(o.dir, "ca.crt"), "--ca-key", filepath.Join(o.dir, "ca.key"),
 		"--decisions", filepath.Join(o.dir, "decisions.yaml"), "--settle", "200ms", "--patience", patience, "-o", "json",
+	}
+	if o.told != nil {
+		args = append(args, "-v", "6")
 	}
 	for _, a := range o.c.Acceptances() {
 		args = append(args, "--accept", a.ID+"="+a.Reason)

@@ -3,6 +3,7 @@ package adoption
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,7 @@ func TestTheWholeMigration(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "hedy", 1)
 	x.withDocumentedRights()
+	x.o.told = &strings.Builder{}
 	code, _, said := x.rollWorkers(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	until := []string{"--until", plan.PhaseFinalize}
@@ -69,6 +71,7 @@ func TestTheWholeMigration(t *testing.T) {
 	require.NoError(t, x.management.Delete(t.Context(), foreign))
 	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))), "nothing is removed that could not be removed to the end")
 
+	hidden := x.hidden()
 	const month = 30 * 24 * time.Hour
 	x.o.c.EndKubeconfig(t, time.Now().Add(month))
 	begins := time.Now()
@@ -121,7 +124,22 @@ func TestTheWholeMigration(t *testing.T) {
 	code, _, said = x.o.rollback(t.Context())
 	require.Equal(t, cli.CodeBlocked, code, said)
 	assert.Contains(t, said, "the point of no return is passed")
+	maps.Copy(hidden, x.hidden())
+	require.Greater(t, len(hidden), 50)
+	for secret, of := range hidden {
+		assert.False(t, strings.Contains(x.o.told.String(), secret), "%s was told", of)
+	}
+	assert.NotContains(t, x.o.told.String(), "PRIVATE KEY")
 	x.rollsLikeAny()
+}
+
+// hidden is the key material of the cluster on both sides, and which Secret it is from.
+func (x *takeover) hidden() map[string]string {
+	x.Helper()
+	out := map[string]string{"only-for-the-lab": "what newTakeover plants"}
+	maps.Copy(out, keyMaterialOf(x.T, x.management, x.o.c.Namespace))
+	maps.Copy(out, keyMaterialOf(x.T, x.inside, metav1.NamespaceAll))
+	return out
 }
 
 // rollsLikeAny rolls control plane and workers as people roll those of any cluster, with nothing but Cluster API.

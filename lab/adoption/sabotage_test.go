@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -395,6 +396,37 @@ func unpacked(t *testing.T, packed io.Reader) string {
 		require.NoError(t, err)
 		all.Write(content)
 	}
+}
+
+// keyMaterial is what nobody may be told of: lines of private keys, also as kubeconfigs have them, tokens of kubeadm and of service accounts.
+var keyMaterial = regexp.MustCompile(`(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----\n(.+?)\n-----END)|client-key-data: (\S{60})|(\b[a-z0-9]{6}\.[a-z0-9]{16}\b)|(eyJ[\w-]{20,}\.[\w-]{20,}\.[\w-]{20,})`)
+
+// keyMaterialOf is that of all Secrets in a namespace, as they are and as objects hold it.
+func keyMaterialOf(t *testing.T, from client.Client, namespace string) map[string]string {
+	t.Helper()
+	all := &corev1.SecretList{}
+	require.NoError(t, from.List(t.Context(), all, client.InNamespace(namespace)))
+	out := map[string]string{}
+	for i := range all.Items {
+		for key, value := range all.Items[i].Data {
+			of := "Secret/" + namespace + "/" + all.Items[i].Name + " " + key
+			matches := keyMaterial.FindAllStringSubmatch(string(value), -1)
+			for _, found := range matches {
+				for _, text := range found[1:] {
+					// The last line of a key may be short enough to be anybody's.
+					for line := range strings.Lines(text) {
+						if line = strings.TrimSpace(line); len(line) > 20 {
+							out[line] = of
+						}
+					}
+				}
+			}
+			if held := base64.StdEncoding.EncodeToString(value); len(matches) > 0 && len(held) > 100 {
+				out[held[len(held)/2-25:len(held)/2+25]] = of + ", as the object holds it"
+			}
+		}
+	}
+	return out
 }
 
 // secrets are lines of key material that must not appear anywhere.
