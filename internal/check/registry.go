@@ -663,9 +663,9 @@ func Registry() []Check {
 		{
 			ID: "CHK-NODE-006", Category: categoryNodes, Title: "every pod would leave its node", Short: "disruption budget", Severity: Warn, Needs: []Fact{Running},
 			Hint:  "look at the named budgets with the customer before the night: more replicas, or a budget that allows one disruption",
-			Looks: "Every pod that a drain evicts, by Cluster API's own rules, and whether a PodDisruptionBudget would refuse its eviction now.",
+			Looks: "Every pod that a drain evicts, by Cluster API's own rules, and whether a PodDisruptionBudget would refuse its eviction now; of a single worker with host volumes also whether one would refuse the last of its pods, which have nowhere to go until its replacement comes.",
 			Why:   "Nodes are replaced one after the other, and each is drained first. A budget that allows no disruption stops that for as long as it says so, in the middle of the window.",
-			Fix:   "A budget that wants as many pods as there are replicas never allows anything. Raise the replicas, or lower the budget. Where pods are not healthy, repair them.",
+			Fix:   "A budget that wants as many pods as there are replicas never allows anything. Raise the replicas, or lower the budget. Where pods are not healthy, repair them. Where the only worker goes before its replacement comes, add a worker, let the pods tolerate node-role.kubernetes.io/master, or lower the budget for that night.",
 			run:   evictable,
 		},
 		{

@@ -13,7 +13,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
 	"k8s.io/kubectl/pkg/util/podutils"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,8 +37,20 @@ type Workloads struct {
 	Daemons []Daemon
 	// Tokenless are the pods of kube-proxy in which there is no token of a ServiceAccount of their own, sorted.
 	Tokenless []string
+	// Cramped are the budgets that could not let every pod of a node leave if no other node took workers' pods, sorted.
+	Cramped []Cramped
 	// Volumes is how many PersistentVolumes were looked at; a snapshot may have none of those there are.
 	Volumes int
+}
+
+// Cramped is a disruption budget that needs more healthy pods than would be left without those on one node that no master takes.
+type Cramped struct {
+	// Node is where the pods are, and Budget the budget as namespace/name.
+	Node, Budget string
+	// There is how many of its healthy pods are on the node and would wait, Healthy of how many, and Desired how many have to stay so.
+	There, Healthy, Desired int
+	// Look is the command to look.
+	Look string
 }
 
 // Daemon is a DaemonSet, as its pods show it.
@@ -52,6 +66,7 @@ type Daemon struct {
 // makeWorkloads puts together what was read.
 func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, volumes []corev1.PersistentVolume, now time.Time) *Workloads {
 	w := &Workloads{Pods: drain.Explain(pods, budgets, now), Tied: tiedPods(pods), Daemons: daemonsOf(pods), Tokenless: tokenlessOf(pods), Volumes: len(volumes)}
+	w.Cramped = crampedBy(pods, budgets, w.Pods)
 	nodes := map[string]bool{}
 	for i := range w.Pods {
 		nodes[w.Pods[i].Node] = true
@@ -75,6 +90,44 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 	slices.Sort(w.ISCSI)
 	slices.Sort(w.OnNodes)
 	return w
+}
+
+// crampedBy looks for budgets whose pods on one node could not all leave it without another node that takes them. A pod that tolerates the taint of masters has one.
+func crampedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, explained []drain.Pod) []Cramped {
+	leaves := map[client.ObjectKey]bool{}
+	for i := range explained {
+		leaves[client.ObjectKey{Namespace: explained[i].Namespace, Name: explained[i].Name}] = explained[i].Action == drain.Evict
+	}
+	master := &corev1.Taint{Key: translate.MasterTaint, Effect: corev1.TaintEffectNoSchedule}
+	var out []Cramped
+	for i := range budgets {
+		b := &budgets[i]
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil {
+			continue // An API server keeps none that cannot be read.
+		}
+		there := map[string]int{}
+		for n := range pods {
+			pod := &pods[n]
+			if pod.Namespace != b.Namespace || !selector.Matches(labels.Set(pod.Labels)) || !leaves[client.ObjectKeyFromObject(pod)] || !podutils.IsPodReady(pod) {
+				continue
+			}
+			if !slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, master, false) }) {
+				there[pod.Spec.NodeName]++
+			}
+		}
+		healthy, desired := int(b.Status.CurrentHealthy), int(b.Status.DesiredHealthy)
+		for _, node := range slices.Sorted(maps.Keys(there)) {
+			if healthy-there[node] < desired {
+				out = append(out, Cramped{
+					Node: node, Budget: b.Namespace + "/" + b.Name, There: there[node], Healthy: healthy, Desired: desired,
+					Look: fmt.Sprintf("kubectl -n %s describe pdb %s", b.Namespace, b.Name),
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Cramped) int { return cmp.Compare(a.Budget, b.Budget) })
+	return out
 }
 
 // tokenlessOf names the pods of kube-proxy that have no token of an account of their own.
@@ -262,9 +315,29 @@ func evictable(v *view) verdict {
 		items = append(items, item+"; "+p.Held.Look)
 	}
 	if len(items) > 0 {
-		return failed(items, "%s would not leave now", plural(len(items), "pod", "pods"))
+		return failed(append(items, stranded(v)...), "%s would not leave now", plural(len(items), "pod", "pods"))
+	}
+	if items = stranded(v); len(items) > 0 {
+		return failed(items, "the only worker goes before its replacement comes, and %s would let not all pods leave", plural(len(items), "budget", "budgets"))
 	}
 	return held("%s would leave now", plural(evicted, "pod", "pods"))
+}
+
+// stranded are the budgets that would hold up the drain of a worker that goes before its replacement comes, because its host has its volumes, where there is no other worker: pods that were evicted
+// wait for the replacement, and so does the eviction of the others, for ever.
+func stranded(v *view) []string {
+	workers := v.cluster.Workers()
+	if len(workers) != 1 || len(hostVolumes(workers[0])) == 0 || workers[0].Pod == nil {
+		return nil
+	}
+	var items []string
+	for i := range v.Workloads.Cramped {
+		if c := &v.Workloads.Cramped[i]; c.Node == workers[0].Pod.Object.Name {
+			items = append(items, fmt.Sprintf("PodDisruptionBudget %s: on %s, the only worker, whose replacement comes when it is gone, %d of %d healthy pods tolerate no master, and it wants %d of them healthy; %s",
+				c.Budget, c.Node, c.There, c.Healthy, c.Desired, c.Look))
+		}
+	}
+	return items
 }
 
 // madeAgain looks for pods that a drain loses.

@@ -3,12 +3,14 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -150,5 +152,61 @@ func TestVolumesOnANode(t *testing.T) {
 			want = "PersistentVolume db (claim shop/data): " + want
 		}
 		assert.Equal(t, want, onNode(pv, nodes), name)
+	}
+}
+
+// TestTheOnlyWorkerGoesFirst, because its host has its volumes: a budget that its pods' own absence would break is told before the night.
+func TestTheOnlyWorkerGoesFirst(t *testing.T) {
+	t.Parallel()
+	tolerated := corev1.Toleration{Key: "node-role.kubernetes.io/master", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+	for name, test := range map[string]struct {
+		change func(f *Facts, pods []corev1.Pod, budget *policyv1.PodDisruptionBudget)
+		want   Outcome
+	}{
+		"one of its two pods has to stay": {nil, Warn},
+		"its replacement comes first": {func(f *Facts, _ []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
+			f.Cluster.Nodes[1].Sizing.HostVolumes = nil
+		}, Pass},
+		"a master takes one of them": {func(_ *Facts, pods []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
+			pods[0].Spec.Tolerations = append(pods[0].Spec.Tolerations, tolerated)
+		}, Pass},
+		"one is elsewhere": {func(_ *Facts, pods []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
+			pods[0].Spec.NodeName = "elsewhere"
+		}, Pass},
+		"the budget lets all of them go":  {func(_ *Facts, _ []corev1.Pod, b *policyv1.PodDisruptionBudget) { b.Status.DesiredHealthy = 0 }, Pass},
+		"the budget is of another's pods": {func(_ *Facts, _ []corev1.Pod, b *policyv1.PodDisruptionBudget) { b.Namespace = "other" }, Pass},
+		"a drain leaves them alone": {func(_ *Facts, pods []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
+			for i := range pods {
+				pods[i].Labels["cluster.x-k8s.io/drain"] = "skip"
+			}
+		}, Pass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := healthyOf(t, 1)
+			addHostVolume(f.Cluster, 0, "host")
+			worker := f.Cluster.Nodes[1].Pod.Object.Name
+			pods := make([]corev1.Pod, 2)
+			for i := range pods {
+				pods[i] = daemonPod(worker, true)
+				pods[i].Namespace, pods[i].Name, pods[i].Labels = "shop", fmt.Sprint("echo-", i), map[string]string{"app": "echo"}
+				pods[i].OwnerReferences[0].Kind = "ReplicaSet"
+			}
+			budget := policyv1.PodDisruptionBudget{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo"},
+				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "echo"}}},
+				Status:     policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2, DisruptionsAllowed: 1},
+			}
+			if test.change != nil {
+				test.change(f, pods, &budget)
+			}
+			f.Workloads = makeWorkloads(pods, []policyv1.PodDisruptionBudget{budget}, nil, testNow)
+			got := outcomeOf(t, f, "CHK-NODE-006")
+			assert.Equal(t, test.want, got.Outcome, got.Items)
+			if test.want == Warn {
+				assert.Equal(t, []string{"PodDisruptionBudget shop/echo: on " + worker + ", the only worker, whose replacement comes when it is gone, 2 of 2 healthy pods tolerate no master, and it wants 1 of them healthy; " +
+					"kubectl -n shop describe pdb echo"}, got.Items)
+			}
+		})
 	}
 }

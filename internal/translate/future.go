@@ -79,7 +79,7 @@ func (r *Result) futureControlPlane(name string) (*corev1.Node, error) {
 	// Kubernetes, cmd/kubeadm/app/phases/markcontrolplane.
 	node.Labels["node-role.kubernetes.io/control-plane"], node.Labels[corev1.LabelNodeExcludeBalancers] = "", ""
 	if v, err := version.ParseGeneric(r.TargetKubernetes); err == nil && v.LessThan(version.MajorMinor(1, 24)) {
-		node.Labels[masterTaint] = ""
+		node.Labels[MasterTaint] = ""
 	}
 	return node, nil
 }

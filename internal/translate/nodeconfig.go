@@ -214,8 +214,8 @@ func (t *translation) plainNode(node *legacy.Node) bool {
 // criSocket is containerd's; kubeadm 1.22 and 1.23 take it without a scheme.
 const criSocket = "/run/containerd/containerd.sock"
 
-// masterTaint is what legacy masters register with.
-const masterTaint = "node-role.kubernetes.io/master"
+// MasterTaint is what legacy masters register with.
+const MasterTaint = "node-role.kubernetes.io/master"
 
 // registration names the node and its kubelet's flags. Name, provider ID and address come from the metadata that the provider
 // serves to the VM (init-join-proof.md 3).
@@ -226,7 +226,7 @@ func (t *translation) registration(c *config, node *legacy.Node, base string) {
 		// The taint of the legacy masters and no other: what tolerates that one and has to run on a control plane machine, as the platform's own calico-kube-controllers, never ran again where there was
 		// a second one. It is set explicitly because Cluster API's readiness gate wants the taint node-role.kubernetes.io/control-plane unless a list without it is given
 		// (cluster-api v1.14.2, controlplane/kubeadm/pkg/control_plane.go, DefaultTaintIsMissing).
-		c.add(base+".taints", map[string]any{"key": masterTaint, "effect": "NoSchedule"}, t.from("node-registration"))
+		c.add(base+".taints", map[string]any{"key": MasterTaint, "effect": "NoSchedule"}, t.from("node-registration"))
 	}
 	list := base + ".kubeletExtraArgs"
 	arg := func(name, value string, rule origin) {
