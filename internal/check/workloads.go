@@ -92,7 +92,7 @@ func makeWorkloads(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, vo
 	return w
 }
 
-// crampedBy looks for budgets whose pods on one node could not all leave it without another node that takes them. A pod that tolerates the taint of masters has one.
+// crampedBy looks for budgets whose pods on one node could not all leave it without another node that takes them. A pod that tolerates the taint of masters and chooses no node has one.
 func crampedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, explained []drain.Pod) []Cramped {
 	leaves := map[client.ObjectKey]bool{}
 	for i := range explained {
@@ -112,13 +112,14 @@ func crampedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, explai
 			if pod.Namespace != b.Namespace || !selector.Matches(labels.Set(pod.Labels)) || !leaves[client.ObjectKeyFromObject(pod)] || !podutils.IsPodReady(pod) {
 				continue
 			}
-			if !slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, master, false) }) {
+			tolerates := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, master, false) })
+			if !tolerates || choosesNodes(pod) {
 				there[pod.Spec.NodeName]++
 			}
 		}
 		healthy, desired := int(b.Status.CurrentHealthy), int(b.Status.DesiredHealthy)
 		for _, node := range slices.Sorted(maps.Keys(there)) {
-			if healthy-there[node] < desired {
+			if max(healthy-there[node], 0) < desired {
 				out = append(out, Cramped{
 					Node: node, Budget: b.Namespace + "/" + b.Name, There: there[node], Healthy: healthy, Desired: desired,
 					Look: fmt.Sprintf("kubectl -n %s describe pdb %s", b.Namespace, b.Name),
@@ -128,6 +129,12 @@ func crampedBy(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, explai
 	}
 	slices.SortStableFunc(out, func(a, b Cramped) int { return cmp.Compare(a.Budget, b.Budget) })
 	return out
+}
+
+// choosesNodes tells of a pod that only some nodes may have. Masters are not among them: it would not be on a worker.
+func choosesNodes(pod *corev1.Pod) bool {
+	a := pod.Spec.Affinity
+	return len(pod.Spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
 }
 
 // tokenlessOf names the pods of kube-proxy that have no token of an account of their own.
@@ -333,7 +340,7 @@ func stranded(v *view) []string {
 	var items []string
 	for i := range v.Workloads.Cramped {
 		if c := &v.Workloads.Cramped[i]; c.Node == workers[0].Pod.Object.Name {
-			items = append(items, fmt.Sprintf("PodDisruptionBudget %s: on %s, the only worker, whose replacement comes when it is gone, %d of %d healthy pods tolerate no master, and it wants %d of them healthy; %s",
+			items = append(items, fmt.Sprintf("PodDisruptionBudget %s: on %s, the only worker, whose replacement comes when it is gone, %d of %d healthy pods could go to no master, and it wants %d of them healthy; %s",
 				c.Budget, c.Node, c.There, c.Healthy, c.Desired, c.Look))
 		}
 	}

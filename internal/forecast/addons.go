@@ -60,7 +60,7 @@ func (a *addon) image(o client.Object) string {
 }
 
 // pretend has Cluster API's code change the add-on of a cluster that nothing is written to. It returns the image before and after, the same when nothing would change, and with refusal why
-// that code fails, which the forecast tells.
+// that code fails: it may have changed kubeadm's configuration by then.
 func (a *addon) pretend(ctx context.Context, workload client.Reader, k *controlplanev1.KubeadmControlPlane) (before, after string, refusal, err error) {
 	if err := workload.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: a.name}, a.object); err != nil {
 		return "", "", nil, client.IgnoreNotFound(err)

@@ -323,6 +323,8 @@ func (l *look) addons(ctx context.Context, k *controlplanev1.KubeadmControlPlane
 			return fmt.Errorf("reading the workload cluster's %s: %w", a, err)
 		case refusal != nil:
 			l.waits("until somebody repairs %s, which it fails to change: %s", a, refusal)
+			// It tries again and again, and what it has changed by then is not told by its error: nobody may take that for nothing.
+			l.unknown("what it does with %s once that is repaired", a)
 		case before != after:
 			l.will(ChangeImage, a.String(), "%s becomes %s", before, after)
 		}

@@ -368,7 +368,15 @@ func TestForecast(t *testing.T) {
 				s.runs("coredns", "registry.example/coredns:1.8.4")
 				s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.DNS.ImageTag = "v1.6.5"
 			},
-			waits: "until somebody repairs Deployment/kube-system/coredns, which it fails to change: failed to validate CoreDNS",
+			waits: "until somebody repairs Deployment/kube-system/coredns, which it fails to change: failed to validate CoreDNS", unknown: "what it does with Deployment/kube-system/coredns",
+		},
+		"CoreDNS would become newer than Cluster API knows": {
+			scene: func(s *scene) {
+				s.machine("m1", "KubeadmControlPlane", id)
+				s.runs("coredns", "registry.example/coredns:1.8.4")
+				s.plane.Spec.KubeadmConfigSpec.ClusterConfiguration.DNS.ImageTag = "v1.99.0"
+			},
+			waits: "unable to migrate CoreDNS corefile", unknown: "what it does with Deployment/kube-system/coredns",
 		},
 		"add-ons that nobody can look at": {
 			scene: func(s *scene) {
