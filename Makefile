@@ -49,8 +49,11 @@ lab: build ## build and cache the real components: etcd, Kubernetes, Cluster API
 .PHONY: test
 test: setup lab $(TOOLS)/gotestsum ## run every test, those against real components included
 	$(GOTEST) -timeout 30m ./...
-	cd lab && $(GOTEST) -p 1 -parallel $(LAB_PARALLEL) -timeout 45m ./adoption # the time ends what hangs, on slow machines too
-	cd lab && $(GOTEST) -p 2 -parallel $(shell nproc) -timeout 45m $$(go list ./... | grep -v /adoption$$) # a package starts clusters of its own, which wait for one another's processors
+	@# A package starts clusters of its own, which wait for one another's processors: the longest runs alone. The time ends what hangs, on slow machines too.
+	cd lab && failed=0; \
+		$(GOTEST) -p 1 -parallel $(LAB_PARALLEL) -timeout 45m ./adoption || failed=1; \
+		$(GOTEST) -p 2 -parallel $$(nproc) -timeout 45m $$(go list ./... | grep -v /adoption$$) || failed=1; \
+		exit $$failed
 
 .PHONY: race
 race: ## compile the product for the race detector, which takes longer than to run its tests

@@ -98,9 +98,13 @@ answered() {
 	done
 }
 
-# nodes_are_ready tells that every machine of the legacy cluster has a Node that is.
+# nodes_are_ready tells that every machine of the legacy cluster has a Node that is, or which is not.
 nodes_are_ready() {
-	[ "$("${workload[@]}" get nodes --output 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}' | grep -cx True)" = $((1 + workers)) ]
+	local nodes
+	nodes=$("${workload[@]}" get nodes --no-headers) && [ "$(grep -cw Ready <<<"$nodes")" = $((1 + workers)) ] || {
+		printf 'waiting for %d Nodes to be ready:\n%s\n' $((1 + workers)) "$nodes"
+		return 1
+	}
 }
 
 # boot starts a legacy cluster with a workload. migrate runs where both API servers answer: in the lab's network.

@@ -44,6 +44,7 @@ func TestTheWholeMigration(t *testing.T) {
 	x := newTakeover(t, "hedy", 1)
 	x.withDocumentedRights()
 	x.o.told = &strings.Builder{}
+	hidden := x.hidden()
 	code, _, said := x.rollWorkers(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	until := []string{"--until", plan.PhaseFinalize}
@@ -71,7 +72,7 @@ func TestTheWholeMigration(t *testing.T) {
 	require.NoError(t, x.management.Delete(t.Context(), foreign))
 	assert.Empty(t, settled(mine(state)).Diff(settled(mine(x.o.c.State(t)))), "nothing is removed that could not be removed to the end")
 
-	hidden := x.hidden()
+	maps.Copy(hidden, x.hidden())
 	const month = 30 * 24 * time.Hour
 	x.o.c.EndKubeconfig(t, time.Now().Add(month))
 	begins := time.Now()
@@ -125,7 +126,9 @@ func TestTheWholeMigration(t *testing.T) {
 	require.Equal(t, cli.CodeBlocked, code, said)
 	assert.Contains(t, said, "the point of no return is passed")
 	maps.Copy(hidden, x.hidden())
-	require.Greater(t, len(hidden), 50)
+	for _, of := range []string{"default/" + x.o.c.ID + "-api", "default/" + x.o.c.ID + "-encryption", x.o.c.Namespace + "/" + x.o.c.ID + "-encryption-config", x.o.c.Namespace + "/" + x.o.c.ID + "-ca ", "-kubeconfig value", "what newTakeover plants"} {
+		assert.True(t, slices.ContainsFunc(slices.Collect(maps.Values(hidden)), func(from string) bool { return strings.Contains(from, of) }), "key material of %s was looked for", of)
+	}
 	for secret, of := range hidden {
 		assert.False(t, strings.Contains(x.o.told.String(), secret), "%s was told", of)
 	}
@@ -137,7 +140,16 @@ func TestTheWholeMigration(t *testing.T) {
 func (x *takeover) hidden() map[string]string {
 	x.Helper()
 	out := map[string]string{"only-for-the-lab": "what newTakeover plants"}
-	maps.Copy(out, keyMaterialOf(x.T, x.management, x.o.c.Namespace))
+	for _, namespace := range []string{x.o.c.Namespace, x.o.c.ID, metav1.NamespaceDefault} {
+		for secret, of := range keyMaterialOf(x.T, x.management, namespace) {
+			if namespace != metav1.NamespaceDefault || strings.HasPrefix(of, "Secret/default/"+x.o.c.ID+"-") {
+				out[secret] = of
+			}
+		}
+	}
+	for _, secret := range secrets(x.T, x.o.c) {
+		out[secret] = "Secret/default/" + x.o.c.ID + "-encryption, or its CA's key"
+	}
 	maps.Copy(out, keyMaterialOf(x.T, x.inside, metav1.NamespaceAll))
 	return out
 }

@@ -35,8 +35,21 @@ func TestTheWorkersAreReplaced(t *testing.T) {
 		NodeName: x.o.c.Workers[0], Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}},
 	}}))
 
-	// A first one, to look at; and it need not be the first of the list.
+	// A replacement that never joins leaves the old worker as it was. The other worker has host volumes, and would go first.
 	canary := strings.Split(x.o.c.Workers[1], "-")[1]
+	old := x.o.c.Pods(t)[canary]
+	x.guest.Hold(t)
+	code, _, said = x.rollWorkers(t.Context(), "--first-worker", canary, "--max-workers", "1", "--patience", "15s")
+	require.Equal(t, cli.CodeStopped, code, said)
+	assert.Regexp(t, `waiting for Machine/\S+ to be ready`, said)
+	node := &corev1.Node{}
+	require.NoError(t, x.inside.Get(t.Context(), client.ObjectKey{Name: x.o.c.Workers[1]}, node))
+	assert.False(t, node.Spec.Unschedulable, "nobody drains a worker before its replacement is there")
+	assert.Equal(t, old.UID, x.o.c.Pods(t)[canary].UID, "its VM runs on")
+	assert.Nil(t, x.o.c.Pods(t)[canary].DeletionTimestamp)
+	x.guest.Release()
+
+	// A first one, to look at; and it need not be the first of the list.
 	code, _, said = x.rollWorkers(t.Context(), "--first-worker", canary, "--max-workers", "1")
 	require.Equal(t, cli.CodeWaiting, code, said)
 	assert.Contains(t, said, "1 of the workers were replaced, as many as this run was to; the next is workers/"+strings.Split(x.o.c.Workers[0], "-")[1])

@@ -138,6 +138,13 @@ func (g *Guest) Hold(tb testing.TB) {
 	g.held = true
 }
 
+// Release lets machines go on that were held.
+func (g *Guest) Release() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = false
+}
+
 // AddVoter adds a voter to etcd that is none of ours.
 func (g *Guest) AddVoter(tb testing.TB) {
 	tb.Helper()
@@ -220,7 +227,7 @@ func (g *Guest) joinWorkers(ctx context.Context, api client.Client, joined map[t
 		return err
 	}
 	for _, p := range pods {
-		if joined[p.UID] || p.DeletionTimestamp != nil || p.Status.PodIP == "" || !running(p) {
+		if joined[p.UID] || p.DeletionTimestamp != nil || p.Status.PodIP == "" || !running(p) || g.isHeld() {
 			continue
 		}
 		if data, err := g.bootstrap(ctx, p.Name); err != nil {

@@ -39,6 +39,9 @@ const (
 // PatienceEnv is a duration for Health.Patience; the image map sets it.
 const PatienceEnv = "LAB_LEGACY_PATIENCE"
 
+// Forgives begins the log of a machine's health program, which has a line for every check that was forgiven.
+const Forgives = "what is forgiven is told here"
+
 // Forgiveness is the line in the log of a machine's health program that says that it did not answer and was forgiven.
 func Forgiveness(at time.Time, unanswered time.Duration, why error) string {
 	return fmt.Sprintf("%s forgiven for %s: %s", at.UTC().Format(time.RFC3339), unanswered.Round(time.Second), why)
@@ -159,6 +162,7 @@ func runHook(ctx context.Context, e Environment, args []string) error {
 
 func runHealth(ctx context.Context, e Environment, _ []string) error {
 	h := &Health{EnvFile: e.Env("NETWORK_ENV_FILE_PATH"), CheckAPI: e.Env("CHECK_K8S_API") == "true", Clock: e.Clock}
+	_, _ = fmt.Fprintln(os.Stdout, Forgives) // As below.
 	h.Forgave = func(at time.Time, unanswered time.Duration, why error) {
 		_, _ = fmt.Fprintln(os.Stdout, Forgiveness(at, unanswered, why)) // A log that nobody can write to ends no machine.
 	}

@@ -73,37 +73,47 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 	start := h.Clock.Now()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		forgiven := h.forgiven(h.Clock.Since(start))
-		limit := httpLimit
+		begin := h.Clock.Now()
+		forgiven := h.forgiven(begin.Sub(start))
+		checked := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, httpLimit)
+			defer cancel()
+			err := h.Check(ctx)
+			h.keep(begin, err, forgiven)
+			checked <- err
+		}()
+		var err error
 		if forgiven {
-			limit = forgivingLimit
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), limit)
-		defer cancel()
-		err := h.Check(ctx)
-		if err != nil && !forgiven {
+			limit, cancel := context.WithTimeout(r.Context(), forgivingLimit)
+			defer cancel()
+			select {
+			case <-checked:
+			case <-limit.Done(): // The check goes on, because what is measured is the real one.
+			}
+		} else if err = <-checked; err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		h.keep(err)
 		_, _ = fmt.Fprintln(w, "ok") // The client sees that it is missing.
 	})
 	return serve(ctx, address, mux)
 }
 
-// keep notes for how long there has been no answer, and tells.
-func (h *Health) keep(err error) {
+// keep notes for how long there has been no answer, from the beginning of the first check that was forgiven to the end of the last, and tells. Liveness and readiness ask the same, each every
+// 35 seconds, so an answer to either of them ends it.
+func (h *Health) keep(begin time.Time, err error, forgiven bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.Clock.Now()
 	switch {
-	case err == nil:
+	case err == nil || !forgiven:
 		h.silent = time.Time{}
 		return
-	case h.silent.IsZero():
-		h.silent = now
+	case h.silent.IsZero() || begin.Before(h.silent):
+		h.silent = begin
 	}
 	if h.Forgave != nil {
+		now := h.Clock.Now()
 		h.Forgave(now, now.Sub(h.silent), err)
 	}
 }
