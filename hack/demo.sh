@@ -2,7 +2,7 @@
 # The demonstration. First a real management cluster with the objects of a real legacy cluster, looked at with migrate. Then, for root, a legacy
 # cluster on virtual machines with a workload in it, which migrate takes through all phases: DEMO=adopt ends when its machines are adopted, DEMO=plan
 # after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end, and what was written goes with it unless WORK=DIR
-# names a directory to keep it below when something fails. All phases take half an hour to an hour on two cores without hardware virtualization, which are too few for the worker that
+# names a directory to keep it below when something fails. All phases take half an hour to an hour on two cores without hardware virtualization, also with the worker that
 # WORKERS=1 adds; on a fresh machine what they need is built before, which takes more than another half.
 set -euo pipefail
 kept=${WORK:+$(realpath --canonicalize-missing "$WORK")} # A relative one is the caller's.
