@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capidrain "sigs.k8s.io/cluster-api/core/reconcilers/machine/drain"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -70,7 +71,7 @@ type Drainer struct {
 	Patience time.Duration
 	// Gate says whether anything may be changed now; nil lets everything pass. What it refuses would look like evictions that the API server refuses.
 	Gate func(ctx context.Context) error
-	// Force deletes what has not left by then, and waits as long again.
+	// Force deletes what has not left by then, and waits as long again, or as long as one of these pods may take to end.
 	Force bool
 	// Staying are directories of the node that outlive its machine: what pods keep there is not lost.
 	Staying []string
@@ -152,11 +153,13 @@ func (d *Drainer) empty(ctx context.Context, helper *capidrain.Helper, inside *w
 			if !d.Force || forced {
 				return d.blocked(ctx, m.Node, result, refused)
 			}
-			if err := d.force(ctx, m.Node, result); err != nil {
+			grace, err := d.force(ctx, m.Node, result)
+			if err != nil {
 				return err
 			}
 			forced = true
-			deadline.Reset(d.Patience)
+			// Twice the pause: who ends at the last moment is seen to have ended.
+			deadline.Reset(max(d.Patience, grace+2*pause))
 		}
 	}
 }
@@ -204,11 +207,11 @@ func (d *Drainer) cordon(ctx context.Context, helper *capidrain.Helper, name str
 }
 
 // force deletes the pods whose eviction is refused or has not been asked for. Those that terminate already are left alone: nobody knows whether they still run, and two of a
-// kind that must be one are worse than waiting.
-func (d *Drainer) force(ctx context.Context, node string, r capidrain.EvictionResult) error {
+// kind that must be one are worse than waiting. It returns the longest time that one of those it has deleted may take to end.
+func (d *Drainer) force(ctx context.Context, node string, r capidrain.EvictionResult) (grace time.Duration, err error) {
 	left := slices.Concat(append(slices.Collect(maps.Values(r.PodsFailedEviction)), r.PodsToTriggerEvictionLater)...)
 	if len(left) == 0 {
-		return nil
+		return 0, nil
 	}
 	sentence := fmt.Sprintf("after %s the playbook has %s of node %s deleted, past their disruption budgets", d.Patience, names(left), node)
 	d.tell("%s", sentence)
@@ -219,10 +222,11 @@ func (d *Drainer) force(ctx context.Context, node string, r capidrain.EvictionRe
 		uid := p.UID
 		err := d.Workload.Delete(ctx, p, client.Preconditions{UID: &uid})
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			return fmt.Errorf("deleting pod %s/%s: %w", p.Namespace, p.Name, err)
+			return 0, fmt.Errorf("deleting pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
+		grace = max(grace, time.Duration(ptr.Deref(p.Spec.TerminationGracePeriodSeconds, 0))*time.Second) // API servers fill it in.
 	}
-	return nil
+	return grace, nil
 }
 
 // noteLosses notes which pods are about to lose files that only their node has, before the first of them is asked to go. The log of a migration is the only place that knows it afterwards.

@@ -144,14 +144,18 @@ func TestAForcedDrainDeletesWhatIsHeldBack(t *testing.T) {
 	assert.Equal(t, "after 1m0s the playbook has shop/stays of node worker-k3m9a deleted, past their disruption budgets", notes[0])
 	assert.Regexp(t, `^evictions from node worker-k3m9a were refused: shop/stays for 1m\d+s \(Cannot evict pod as it would violate the pod's disruption budget\)$`, notes[1])
 
-	// One that does not even go when it is deleted is told of.
-	stuck := pod("stuck", func(p *corev1.Pod) { p.Finalizers = []string{"example.test/held"} })
+	// One that does not even go when it is deleted is told of, after the time that it asks for.
+	stuck := pod("stuck", func(p *corev1.Pod) {
+		p.Finalizers, p.Spec.TerminationGracePeriodSeconds = []string{"example.test/held"}, new(int64(300))
+	})
 	stuck.UID = "2"
-	d, _ = drainer(t, hurried{clocktesting.NewFakeClock(now)}, func(client.Client, client.Object) error {
+	waited := clocktesting.NewFakeClock(now)
+	d, _ = drainer(t, hurried{waited}, func(client.Client, client.Object) error {
 		return apierrors.NewTooManyRequests("not now", 10)
 	}, stuck)
 	d.Force = true
 	require.ErrorIs(t, d.Drain(t.Context(), theNode()), ErrBlocked)
+	assert.GreaterOrEqual(t, waited.Since(now), time.Minute+300*time.Second)
 }
 
 // TestWhatIsLostWithANodeIsNoted once, before the first pod goes.
