@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -29,11 +30,12 @@ func TestTheWorkersAreReplaced(t *testing.T) {
 	x := newTakeover(t, "annie", 2)
 	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
-	name := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "till"}
+	name := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "till", Labels: map[string]string{"app": "till"}}
 	require.NoError(t, x.inside.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "default"}}))
-	require.NoError(t, x.inside.Create(t.Context(), &corev1.Pod{ObjectMeta: name, Spec: corev1.PodSpec{
-		NodeName: x.o.c.Workers[0], Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}},
-	}}))
+	till := &corev1.Pod{ObjectMeta: name, Spec: corev1.PodSpec{NodeName: x.o.c.Workers[0], Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}}}}
+	require.NoError(t, x.inside.Create(t.Context(), till))
+	till.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	require.NoError(t, x.inside.Status().Update(t.Context(), till))
 
 	// A replacement that never joins leaves the old worker as it was. The other worker has host volumes, and would go first.
 	canary := strings.Split(x.o.c.Workers[1], "-")[1]
@@ -63,7 +65,23 @@ func TestTheWorkersAreReplaced(t *testing.T) {
 	assert.Contains(t, names, x.o.c.Workers[0])
 	assert.NotContains(t, names, x.o.c.Workers[1])
 
-	code, stdout, said := x.rollWorkers(t.Context())
+	// A budget that lets nobody go: the worker is left out, and on another night its pods go all the same, because somebody says so.
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: name, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: name.Labels}}}
+	require.NoError(t, x.inside.Create(t.Context(), budget))
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
+	require.NoError(t, x.inside.Status().Update(t.Context(), budget))
+	blocked := func(becomes string) (cli.Code, string, string) {
+		return x.rollWorkers(t.Context(), "--set", "spec.drain.timeout=2s", "--set", "spec.drain.onTimeout="+becomes)
+	}
+	code, _, said = blocked("skip")
+	require.Equal(t, cli.CodeWaiting, code, said)
+	assert.Contains(t, said, "default/till")
+	require.NoError(t, x.inside.Get(t.Context(), client.ObjectKey{Name: x.o.c.Workers[0]}, node))
+	assert.False(t, node.Spec.Unschedulable, "pods may come to it again")
+	require.NoError(t, x.inside.Get(t.Context(), client.ObjectKeyFromObject(till), till))
+	assert.Nil(t, till.DeletionTimestamp)
+
+	code, stdout, said := blocked("force")
 	require.Equal(t, cli.CodeOK, code, said)
 	x.assertRolled(2)
 	err := x.inside.Get(t.Context(), client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, &corev1.Pod{})
