@@ -68,7 +68,7 @@ func (r *Reconciler) ensureEndpoints(ctx context.Context, s *scope, ref *infrav1
 }
 
 // leaveEndpoints is for a role without machines. Where addresses are listed nobody described theirs yet, and taking them away would take running machines off the network. Where none are, as
-// in a cluster without workers, they are current.
+// in a cluster without workers, they are current, and so they are where nobody is sent: the last machine of a role that is replaced after it has gone leaves its address behind as one that is not ready.
 func (r *Reconciler) leaveEndpoints(ctx context.Context, ref *infrav1.EndpointsReference) error {
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	existing := &corev1.Endpoints{} //nolint:staticcheck // Deprecated, and what the objects in question are.
@@ -76,7 +76,7 @@ func (r *Reconciler) leaveEndpoints(ctx context.Context, ref *infrav1.EndpointsR
 		return fmt.Errorf("reading Endpoints %s: %w", key, err)
 	}
 	//nolint:staticcheck // As above.
-	if slices.ContainsFunc(existing.Subsets, func(s corev1.EndpointSubset) bool { return len(s.Addresses)+len(s.NotReadyAddresses) > 0 }) {
+	if slices.ContainsFunc(existing.Subsets, func(s corev1.EndpointSubset) bool { return len(s.Addresses) > 0 }) {
 		return &UnusableError{ref.Namespace, ref.Name, fmt.Sprintf("the cluster has no KVMMachine with role %s; the addresses stay as they are", ref.Role)}
 	}
 	return nil

@@ -532,9 +532,11 @@ func TestListedEndpointsAreKeptCurrent(t *testing.T) {
 			{Addresses: []corev1.EndpointAddress{{IP: "172.23.11.2"}}, Ports: []corev1.EndpointPort{{Name: "etcd", Port: 2379, Protocol: corev1.ProtocolTCP}}},
 		}, object.Subsets)
 	})
-	t.Run("a role that has no machine and no address is current", func(t *testing.T) {
+	t.Run("a role that has no machine, and no address that anybody is sent to, is current", func(t *testing.T) {
 		t.Parallel()
-		for _, objects := range [][]client.Object{{&corev1.Service{ObjectMeta: legacy}}, {&corev1.Service{ObjectMeta: legacy}, &corev1.Endpoints{ObjectMeta: legacy}}} { //nolint:staticcheck // Deprecated, and what the objects in question are.
+		left := existing.DeepCopy()
+		left.Subsets[0].NotReadyAddresses, left.Subsets[0].Addresses = left.Subsets[0].Addresses, nil
+		for _, objects := range [][]client.Object{{&corev1.Service{ObjectMeta: legacy}}, {&corev1.Service{ObjectMeta: legacy}, &corev1.Endpoints{ObjectMeta: legacy}}, {&corev1.Service{ObjectMeta: legacy}, left}} { //nolint:staticcheck // Deprecated, and what the objects in question are.
 			w := newWorld(t, spec, objects...)
 			w.settle()
 			assert.NotEqual(t, infrav1.EndpointsUnusableReason, conditions.GetReason(w.infra(), infrav1.EndpointReadyCondition))
