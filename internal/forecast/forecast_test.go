@@ -187,14 +187,11 @@ func (s *scene) runs(name, image string) {
 	}
 }
 
-// machines are those that were added.
-func (s *scene) machines() (all []*clusterv1.Machine) {
-	for _, o := range s.objects {
-		if m, is := o.(*clusterv1.Machine); is {
-			all = append(all, m)
-		}
+// unhealthy is a Machine that a MachineHealthCheck wants to be replaced.
+func unhealthy(m *clusterv1.Machine) {
+	for condition, reason := range map[string]string{clusterv1.MachineHealthCheckSucceededCondition: "NodeUnhealthy", clusterv1.MachineOwnerRemediatedCondition: "WaitingForRemediation"} {
+		conditions.Set(m, metav1.Condition{Type: condition, Status: metav1.ConditionFalse, Reason: reason})
 	}
-	return all
 }
 
 // deleted is an object that somebody has deleted, and whose controller is not done with it.
@@ -390,8 +387,7 @@ func TestForecast(t *testing.T) {
 		},
 		"a Machine whose remediation is asked for": {
 			scene: func(s *scene) {
-				conditions.Set(s.machine("m1", "KubeadmControlPlane", id), metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation"})
-				conditions.Set(s.machines()[0], metav1.Condition{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy"})
+				unhealthy(s.machine("m1", "KubeadmControlPlane", id))
 			},
 			want:  []Action{{plane, ReplaceMachine, "Machine/m1", "a MachineHealthCheck or a person asks for its remediation"}},
 			waits: "writes stand still",
@@ -412,8 +408,7 @@ func TestForecast(t *testing.T) {
 			scene: func(s *scene) {
 				s.plane = nil
 				s.deployment(1)
-				conditions.Set(s.machine("w1", "MachineSet", "new"), metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: "WaitingForRemediation"})
-				conditions.Set(s.machines()[0], metav1.Condition{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: "NodeUnhealthy"})
+				unhealthy(s.machine("w1", "MachineSet", "new"))
 			},
 			want: []Action{{workers, ReplaceMachine, "Machine/w1", "a MachineHealthCheck or a person asks for its remediation"}},
 		},

@@ -54,8 +54,7 @@ func (w *world) failedWorkerGoes(ctx context.Context) {
 	virtual, err := w.list(ctx, w.mc, "kvmmachines", "-n", organization, "-l", clusterv1.MachineDeploymentNameLabel)
 	require.NoError(w.t, err)
 	if name := failedBootstrap(virtual); name != "" {
-		w.say("  kubeadm gave up on %s, so it is deleted: %s", name, tail(fmt.Sprint(problemOf(virtual)), 400))
-		w.must(ctx, w.kubectl, "-n", organization, "delete", "machine", name, "--wait=false")
+		w.deleteFailed(ctx, name, virtual)
 	}
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/desired"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/install"
 	"github.com/giantswarm/cluster-api-provider-kvm/lab/legacy/pod"
+	labnet "github.com/giantswarm/cluster-api-provider-kvm/lab/net"
 )
 
 // drainNoted is what the note of a worker's replacement says of its drain.
@@ -545,7 +546,7 @@ func (w *world) workersAreReached(ctx context.Context) {
 	require.NotEmpty(w.t, ports)
 	port := ports[0].(map[string]any)["nodePort"] //nolint:forcetypeassert // A port of a Service.
 	w.eventually(ctx, medium, "the workers' port leads to the workload", func(ctx context.Context) error {
-		_, err := w.run(ctx, "", w.inside(w.fortio, "curl", "-timeout", "30s", fmt.Sprintf("http://10.100.0.1:%v/", port))...)
+		_, err := w.run(ctx, "", w.inside(w.fortio, "curl", "-timeout", "30s", "http://"+net.JoinHostPort(labnet.Gateway, fmt.Sprint(port))+"/")...)
 		return err
 	})
 }
@@ -762,8 +763,7 @@ func (w *world) failedIsReplaced(ctx context.Context, selector string, failed []
 	case name != "" && len(failed) == mostFailures:
 		return failed, errors.Join(errHopeless, problemOf(virtual))
 	case name != "":
-		w.say("  kubeadm gave up on %s, so it is deleted: %s", name, tail(fmt.Sprint(problemOf(virtual)), 400))
-		w.must(ctx, w.kubectl, "-n", organization, "delete", "machine", name, "--wait=false")
+		w.deleteFailed(ctx, name, virtual)
 		return append(failed, name), nil
 	case len(failed) == 0:
 		return nil, nil
@@ -772,6 +772,13 @@ func (w *world) failedIsReplaced(ctx context.Context, selector string, failed []
 		return failed, err
 	}
 	return failed, nil
+}
+
+// deleteFailed deletes the Machine of one of the KVMMachines, so that Cluster API makes another one.
+func (w *world) deleteFailed(ctx context.Context, name string, virtual []unstructured.Unstructured) {
+	w.t.Helper()
+	w.say("  kubeadm gave up on %s, so it is deleted: %s", name, tail(fmt.Sprint(problemOf(virtual)), 400))
+	w.must(ctx, w.kubectl, "-n", organization, "delete", "machine", name, "--wait=false")
 }
 
 // nothingLegacyAnswers asks the addresses of the legacy machines for API server, etcd and kubelet.

@@ -83,7 +83,6 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 			h.keep(begin, err, forgiven)
 			checked <- err
 		}()
-		var err error
 		if forgiven {
 			limit, cancel := context.WithTimeout(r.Context(), forgivingLimit)
 			defer cancel()
@@ -91,7 +90,7 @@ func (h *Health) Serve(ctx context.Context, address string) error {
 			case <-checked:
 			case <-limit.Done(): // The check goes on, because what is measured is the real one.
 			}
-		} else if err = <-checked; err != nil {
+		} else if err := <-checked; err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
