@@ -56,7 +56,7 @@ test: setup lab $(TOOLS)/gotestsum ## run every test, those against real compone
 		exit $$failed
 
 .PHONY: race
-race: ## compile the product for the race detector, which takes longer than to run its tests
+race: ## compile the product as test-race does first
 	CGO_ENABLED=1 go build -race ./internal/...
 
 .PHONY: test-race

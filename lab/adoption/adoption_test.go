@@ -268,7 +268,7 @@ func TestTakenBackToTheFenceAndForwardAgain(t *testing.T) {
 	assertGivenBack(t, c, before)
 }
 
-// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: what is left are the phases that nobody has run yet.
+// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: of fence, translate and adopt nothing is left to do.
 func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 	t.Parallel()
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
