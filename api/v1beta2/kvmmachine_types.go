@@ -169,7 +169,8 @@ func (m *KVMMachine) InitiatorName() string {
 // ISCSI is the guest's iSCSI identity.
 // +kubebuilder:validation:XValidation:rule="has(self.initiatorName) != has(self.initiatorNamePrefix)",message="give either initiatorName or initiatorNamePrefix"
 type ISCSI struct {
-	// initiatorName is written to /etc/iscsi/initiatorname.iscsi. Storage arrays authorise by it: no two running machines may share one.
+	// initiatorName is written to /etc/iscsi/initiatorname.iscsi. Storage arrays authorise by it: no two machines may share one. In a template it is for one machine at a time: whoever makes
+	// machines from it has one replica, and lets the old one go before the new one comes.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(iqn[.][0-9]{4}-[0-9]{2}[.]|eui[.]|naa[.]).+$')",message="has to begin with iqn., a month and a dot, with eui. or with naa., for example iqn.2016-04.com.example:host"
 	// +kubebuilder:validation:MinLength=5
@@ -351,7 +352,6 @@ type KVMMachineTemplateSpec struct {
 // KVMMachineTemplateResource is the template of one KVMMachine.
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.adopted)",message="a template makes new machines: spec.template.spec.adopted cannot be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.providerID)",message="a template makes many machines: spec.template.spec.providerID cannot be set"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.iscsi) || !has(self.spec.iscsi.initiatorName)",message="a template makes many machines, and no two may share an initiator name: set spec.template.spec.iscsi.initiatorNamePrefix instead of initiatorName"
 type KVMMachineTemplateResource struct {
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`

@@ -55,6 +55,8 @@ type Facts struct {
 	Translation []finding.Finding
 	// Replacements are the Nodes that take the place of the cluster's, by node id; see [translate.Result.Replacements], which this package does not know. Nil when nothing was translated.
 	Replacements map[string]*corev1.Node
+	// KeptNames are the iSCSI initiator names that replacements take over, by node id; see [translate.Result].
+	KeptNames map[string]string
 
 	// Names are what the new nodes' name servers say of the API's name; nil when nobody asked.
 	Names *Names

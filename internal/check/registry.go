@@ -613,10 +613,10 @@ func Registry() []Check {
 		},
 		{
 			ID: "CHK-VM-015", Category: categoryMachines, Title: "storage lets the replacements in", Short: "iSCSI access", Severity: Decide, Needs: []Fact{Running},
-			Hint:  "ask who runs the storage whether it lists initiator names; if it does not, or the new ones are allowed: --accept CHK-VM-015=REASON",
+			Hint:  "ask who runs the storage whether it lists initiator names; if it does not, or the new ones are allowed: --accept CHK-VM-015=REASON; if it does: decide TRN-ISCSI-001 with keep",
 			Looks: "PersistentVolumes and pods of the workload cluster that use iSCSI. Drivers that do so on their own (CSI) are not seen.",
 			Why:   "A replacement has an initiator name of its own, with its Machine's name in the place of the node's index. An array that lists names does not let it in, and a pod with a volume there does not start again.",
-			Fix:   "Allow names by their beginning, or by network, before the first worker is replaced. The whole name is known once the machine exists.",
+			Fix:   "Allow names by their beginning, or by network, before the first worker is replaced. The whole name is known once the machine exists. Or let replacements keep the names of their workers: decide TRN-ISCSI-001 with keep; each worker then goes before its replacement comes.",
 			run:   storageKnowsReplacements,
 		},
 

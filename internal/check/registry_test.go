@@ -556,8 +556,19 @@ func examples() map[string]example {
 			}, Block, "the VM was started at"}},
 		},
 		"CHK-VM-015": {
-			pass: func(f *Facts) { f.Workloads.Volumes = 3 },
-			fail: []broken{{"one volume", func(f *Facts) { f.Workloads.ISCSI = []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"} }, Decide, "PersistentVolume db"}},
+			pass: func(f *Facts) {
+				f.Workloads.ISCSI, f.KeptNames = []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"}, map[string]string{}
+				for _, worker := range f.Cluster.Workers() {
+					f.KeptNames[worker.ID] = "iqn." + worker.ID
+				}
+			},
+			fail: []broken{
+				{"one volume", func(f *Facts) { f.Workloads.ISCSI = []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"} }, Decide, "PersistentVolume db"},
+				{"one worker keeps its name", func(f *Facts) {
+					f.Workloads.ISCSI = []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"}
+					f.KeptNames = map[string]string{f.Cluster.Workers()[0].ID: "iqn.a"}
+				}, Decide, "PersistentVolume db"},
+			},
 		},
 		"CHK-VM-007": {fail: []broken{{"one", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") }, Decide, "data at /data"}}},
 		"CHK-VM-008": {

@@ -330,11 +330,11 @@ func evictable(v *view) verdict {
 	return held("%s would leave now", plural(evicted, "pod", "pods"))
 }
 
-// stranded are the budgets that would hold up the drain of a worker that goes before its replacement comes, because its host has its volumes, where there is no other worker: pods that were evicted
-// wait for the replacement, and so does the eviction of the others, for ever.
+// stranded are the budgets that would hold up the drain of a worker that goes before its replacement comes, because its host has its volumes or its replacement keeps its iSCSI name, where there is
+// no other worker: pods that were evicted wait for the replacement, and so does the eviction of the others, for ever.
 func stranded(v *view) []string {
 	workers := v.cluster.Workers()
-	if len(workers) != 1 || len(hostVolumes(workers[0])) == 0 || workers[0].Pod == nil {
+	if len(workers) != 1 || workers[0].Pod == nil || len(hostVolumes(workers[0])) == 0 && v.KeptNames[workers[0].ID] == "" {
 		return nil
 	}
 	var items []string
@@ -439,6 +439,10 @@ func volumesCanMove(v *view) verdict {
 
 // storageKnowsReplacements looks for volumes whose array may let nodes in by name.
 func storageKnowsReplacements(v *view) verdict {
+	workers := v.cluster.Workers()
+	if len(workers) > 0 && len(v.KeptNames) == len(workers) {
+		return held("every replacement keeps the initiator name of its worker")
+	}
 	if items := v.Workloads.ISCSI; len(items) > 0 {
 		return failed(items, "replacements have initiator names that begin with %s%s- and end with the name of their Machine", strings.TrimPrefix(initiatorPrefix, "InitiatorName="), v.cluster.ID)
 	}

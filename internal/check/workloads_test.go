@@ -183,6 +183,14 @@ func TestTheOnlyWorkerGoesFirst(t *testing.T) {
 			}
 		}, Warn},
 		"the budget is of another's pods": {func(_ *Facts, _ []corev1.Pod, b *policyv1.PodDisruptionBudget) { b.Namespace = "other" }, Pass},
+		"its replacement keeps its iSCSI name": {func(f *Facts, _ []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
+			worker := f.Cluster.Workers()[0]
+			worker.Sizing.HostVolumes = nil
+			f.KeptNames = map[string]string{worker.ID: "iqn.a"}
+		}, Warn},
+		"it stays until its replacement is there": {func(f *Facts, _ []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
+			f.Cluster.Workers()[0].Sizing.HostVolumes = nil
+		}, Pass},
 		"a drain leaves them alone": {func(_ *Facts, pods []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
 			for i := range pods {
 				pods[i].Labels["cluster.x-k8s.io/drain"] = "skip"

@@ -577,7 +577,7 @@ func addTranslation(facts *check.Facts, result *translate.Result) error {
 	if err != nil {
 		return fmt.Errorf("reading the nodes to come of cluster %s: %w", facts.Cluster.ID, err)
 	}
-	facts.Translated, facts.Translation, facts.Replacements = true, result.Findings, replacements
+	facts.Translated, facts.Translation, facts.Replacements, facts.KeptNames = true, result.Findings, replacements, result.KeptNames
 	facts.TargetKubernetes, facts.JoinsWithVote = result.TargetKubernetes, forecast.JoinsWithVote(result.TargetKubernetes)
 	return nil
 }

@@ -38,6 +38,8 @@ type worker struct {
 	// deployment makes the replacement; with it there are number replacements of this kind, of all in the end.
 	deployment  string
 	number, all int64
+	// first says why it has to go before its replacement comes; empty when it stays until then.
+	first string
 }
 
 // worker finds a legacy worker by its id. The number of its replacement follows from the order in which the replacements were begun, which is on record: so a
@@ -47,7 +49,7 @@ func (c *Roller) worker(id string) (worker, error) {
 	workers := c.Picture.Workers()
 	for i := range workers {
 		if workers[i].ID == id {
-			w.Node, w.deployment = &workers[i], c.Result.Workers[id]
+			w.Node, w.deployment, w.first = &workers[i], c.Result.Workers[id], c.Result.GoesFirst(&workers[i])
 		}
 	}
 	switch {
@@ -72,12 +74,9 @@ func (c *Roller) worker(id string) (worker, error) {
 	return w, fmt.Errorf("replacing worker %s: it is not on record that it has begun", id)
 }
 
-// bound tells of a worker whose directories are on its host: only there can the replacement start, and only when the old VM is off.
-func (w worker) bound() bool { return w.Sizing != nil && len(w.Sizing.HostVolumes) > 0 }
-
 // ReplaceWorker replaces one worker. As a rule the new machine comes first: until it is ready, with its DaemonSets, nothing happens to the old one, and until it is
 // seen to be so once more, after the drain, the old one stays.
-// A worker that is bound to its host goes first, and its pods wait elsewhere, or for the new one.
+// A worker that has what only one machine can have, as directories of its host, goes first, and its pods wait elsewhere, or for the new one.
 func (c *Roller) ReplaceWorker(ctx context.Context, id string) error {
 	w, err := c.worker(id)
 	if err != nil {
@@ -85,8 +84,8 @@ func (c *Roller) ReplaceWorker(ctx context.Context, id string) error {
 	}
 	comes := part{"its replacement was ready", c.come}
 	parts := []part{comes, {"it was drained", c.empty}, {"it was gone", c.remove}}
-	if w.bound() {
-		c.tell("worker %s is bound to its host by its volumes: it goes before its replacement comes", id)
+	if w.first != "" {
+		c.tell("worker %s goes before its replacement comes: %s", id, w.first)
 		parts = append(parts[1:], comes)
 	}
 	began := c.Clock.Now()
@@ -157,7 +156,7 @@ func (c *Roller) remove(ctx context.Context, w worker) error {
 
 // stillGrown looks at the replacement once more: a drain may take hours, and when the new machine has died meanwhile, the old one is all there is.
 func (c *Roller) stillGrown(ctx context.Context, w worker) error {
-	if w.bound() {
+	if w.first != "" {
 		return nil // Its replacement comes when it is gone.
 	}
 	if err := c.awaitGrown(ctx, w); err != nil {
@@ -199,7 +198,7 @@ func (c *Roller) grow(ctx context.Context, w worker) error {
 		return fmt.Errorf("reading %s: %w", kube.TargetOf(live), err)
 	}
 	wanted := w.number
-	if !w.bound() {
+	if w.first == "" {
 		wanted = min(w.number+max(c.Surge, 1)-1, w.all)
 	}
 	if replicas >= wanted {

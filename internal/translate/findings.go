@@ -25,6 +25,7 @@ const (
 	idEtcdDomain    = "TRN-ETCD-002"
 	idMasterAddress = "TRN-ETCD-003"
 	idHostVolume    = "TRN-VOLUME-001"
+	idInitiator     = "TRN-ISCSI-001"
 	idIdentity      = "TRN-IDENTITY-001"
 	idSecret        = "TRN-SECRET-001" //nolint:gosec // G101: the name of a finding.
 	idNodeCIDR      = "TRN-NETWORK-001"
@@ -53,6 +54,7 @@ func Findings() []FindingDoc {
 		{idEtcdDomain, finding.Warn, "The etcd name ends with the legacy master", "Clients that reach etcd by its own domain name through the management cluster's ingress lose it when the migration is finalized."},
 		{idMasterAddress, finding.Block, "The master's address is not known", "The new control plane joins the running etcd by the address of the legacy master's VM, which kvm-operator notes on its pod. Without it there is nothing to join."},
 		{idHostVolume, finding.Warn, "A worker is bound to its host", "The replacement needs the same directory of the same management cluster node, and only one VM of a cluster fits on a node: it can start only after the old VM has stopped."},
+		{idInitiator, finding.Decide, "A replacement can keep its worker's iSCSI name", "Nobody is asked: without an answer a replacement has an initiator name of its own, with its Machine's name at the end. Where a storage array lists whole names and somebody would have to change that before each worker, answer `keep`: two machines with one name would write to the same volumes, so each worker then gets a MachineDeployment of one machine, goes before its replacement comes, and is rolled that way from then on. Answer by this id for all workers, or for one by the field of its boot data: Ignition/worker-ID:file:/etc/iscsi/initiatorname.iscsi."},
 		{idSecret, finding.Block, "A secret value is missing", "A value that new machines cannot do without is not in the input, or the snapshot was written without secret values."},
 		{idEncryption, finding.Block, "The encryption key is missing or contradicts the running API server", "Without the same key in the same order the new API server cannot read the customer's Secrets."},
 		{idNodeCIDR, finding.Warn, "Nodes carry pod CIDRs", "Legacy clusters let Calico assign pod addresses and never allocate node CIDRs; this one does. The pod network is set on the Cluster, so that the new controller manager goes on."},

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
@@ -86,10 +87,29 @@ func (t *translation) machineConfig(c *config, node *legacy.Node) {
 	t.servers(c, "dns.servers", env("DNS_SERVERS"), "dns")
 	t.servers(c, "ntp.servers", env("NTP_SERVERS"), "ntp")
 	c.setMachine("nodeSelector.role", string(node.Role), t.from("placement"))
-	prefix := "iqn.2016-04.com.coreos.iscsi:giantswarm-" + t.id + "-" + string(node.Role) + "-"
-	c.setMachine("iscsi.initiatorNamePrefix", prefix, t.from("iscsi"))
+	t.newInitiator(c, node)
 	t.hostVolumes(c, node)
 }
+
+// newInitiator names the new machine for storage arrays: as its worker where somebody has decided so, and otherwise with the beginning that names have and a Machine's name. The new control plane
+// machine is there together with the master, so it always has a name of its own.
+func (t *translation) newInitiator(c *config, node *legacy.Node) {
+	if running, l := t.initiator(node); running != "" && node.Role == legacy.Worker {
+		message := fmt.Sprintf("worker %s is %s to storage arrays", node.ID, running)
+		if t.offer(l, idInitiator, message, "answer `keep` where an array lists whole names and nobody can change that before each worker",
+			finding.Choice{Value: "new", Effect: "its replacement has a name of its own, and comes before the worker goes"},
+			finding.Choice{Value: keepName, Effect: "its replacement has this name, comes when the worker has gone, and is alone in its MachineDeployment"}) == keepName {
+			t.result.KeptNames[node.ID] = running
+			c.setMachine("iscsi.initiatorName", running, t.from("iscsi", l))
+			return
+		}
+	}
+	prefix := "iqn.2016-04.com.coreos.iscsi:giantswarm-" + t.id + "-" + string(node.Role) + "-"
+	c.setMachine("iscsi.initiatorNamePrefix", prefix, t.from("iscsi"))
+}
+
+// keepName is the answer that pins a worker's iSCSI name to its replacement.
+const keepName = "keep"
 
 // image is the image of new machines.
 func (t *translation) image() string {

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
 // Disposition is what became of a legacy field. The list is closed.
@@ -48,6 +49,20 @@ type Result struct {
 	Findings []finding.Finding
 	// Workers tells which MachineDeployment will replace which worker, by node id.
 	Workers map[string]string
+	// KeptNames are the iSCSI initiator names that replacements take over from their workers, because somebody has decided so, by node id.
+	KeptNames map[string]string
+}
+
+// GoesFirst says why a worker has to go before its replacement comes; empty when it stays until then.
+func (r *Result) GoesFirst(node *legacy.Node) string {
+	switch {
+	case node.Sizing != nil && len(node.Sizing.HostVolumes) > 0:
+		return "it is bound to its host by its volumes"
+	case r.KeptNames[node.ID] != "":
+		return "its replacement keeps its iSCSI name, and two machines with one name would write to the same volumes"
+	default:
+		return ""
+	}
 }
 
 // Counts returns how many fields have each disposition; the sum is len(Fields).

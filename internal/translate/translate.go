@@ -64,7 +64,7 @@ func (tr *Translator) Translate(cluster *legacy.Cluster, opts Options) *Result {
 		memory:  reader.memory,
 		public:  public,
 		table:   tr.table,
-		result:  &Result{Workers: map[string]string{}},
+		result:  &Result{Workers: map[string]string{}, KeptNames: map[string]string{}},
 		used:    map[string]bool{},
 
 		sources:        map[nodeKey]*nodeSources{},
@@ -248,23 +248,41 @@ func refuseWith(refused *leaf, siblings ...*leaf) {
 // ask asks a human to choose; the answer is empty while the decision is open. An answer that is none of the choices counts as open.
 func (t *translation) ask(l *leaf, id, message, hint string, choices ...finding.Choice) string {
 	f := finding.Finding{ID: id, Severity: finding.Decide, Object: l.ref, Path: l.path, Message: message, Hint: hint, Choices: choices}
-	defer func() { t.result.Findings = append(t.result.Findings, f) }()
+	f.Answer = t.answer(l, id, choices)
+	t.result.Findings = append(t.result.Findings, f)
+	if f.Answer == nil {
+		return ""
+	}
+	l.answered = true
+	return f.Answer.Value
+}
+
+// offer lets a human choose who wants to: without an answer there is nothing to decide, and nothing to report.
+func (t *translation) offer(l *leaf, id, message, hint string, choices ...finding.Choice) string {
+	answer := t.answer(l, id, choices)
+	if answer == nil {
+		return ""
+	}
+	t.result.Findings = append(t.result.Findings, finding.Finding{
+		ID: id, Severity: finding.Decide, Object: l.ref, Path: l.path, Message: message, Hint: hint, Choices: choices, Answer: answer,
+	})
+	return answer.Value
+}
+
+// answer looks for what a human has said about a field, the nearest first: about this one, about all of its path, about all of the question. It is nil when nothing was said that is a choice.
+func (t *translation) answer(l *leaf, id string, choices []finding.Choice) *finding.Answer {
 	for _, name := range []string{l.key(), l.path, id} {
 		answer, given := t.opts.Answers[name]
 		if !given {
 			continue
 		}
 		t.used[name] = true
-		for _, choice := range choices {
-			if choice.Value == answer.Value {
-				f.Answer = &answer
-				l.answered = true
-				return answer.Value
-			}
+		if slices.ContainsFunc(choices, func(c finding.Choice) bool { return c.Value == answer.Value }) {
+			return &answer
 		}
 		t.find(idDecision, l, fmt.Sprintf("%q is not an answer to %s", answer.Value, id), "allowed: "+strings.Join(values(choices), ", "))
 	}
-	return ""
+	return nil
 }
 
 func values(choices []finding.Choice) []string {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -310,6 +311,68 @@ func TestSettingsThatMustSurviveArrive(t *testing.T) {
 		assert.Equal(t, "Opaque", secret["type"], "user-provided, so that deleting the control plane leaves it")
 		assert.Contains(t, secret["data"], "tls.key")
 	}
+}
+
+func TestAWorkersInitiatorNameIsKeptWhereSomebodyDecidesSo(t *testing.T) {
+	t.Parallel()
+	cluster := shared(t, "al9qy")
+	names := map[string]string{}
+	for _, node := range cluster.Workers() {
+		names[node.ID] = fmt.Sprintf("iqn.2016-04.com.coreos.iscsi:giantswarm-al9qy-worker-%d", node.Index)
+	}
+	one := cluster.Workers()[0].ID
+	require.Greater(t, len(names), 1)
+	own := "Ignition/worker-" + one + ":file:" + fileInitiator
+	field := func(o map[string]any, path ...string) any {
+		value, _, err := unstructured.NestedFieldNoCopy(o, path...)
+		require.NoError(t, err)
+		return value
+	}
+	for test, with := range map[string]struct {
+		answers map[string]finding.Answer
+		kept    map[string]string
+	}{
+		"nothing was said": {nil, map[string]string{}},
+		"new names":        {map[string]finding.Answer{idInitiator: {Value: "new"}}, map[string]string{}},
+		"all keep theirs":  {map[string]finding.Answer{idInitiator: {Value: "keep", Reason: "CHG-7", By: "ada"}}, names},
+		"one keeps its":    {map[string]finding.Answer{own: {Value: "keep"}}, map[string]string{one: names[one]}},
+		"all but one":      {map[string]finding.Answer{own: {Value: "new"}, idInitiator: {Value: "keep"}}, without(names, one)},
+	} {
+		t.Run(test, func(t *testing.T) {
+			t.Parallel()
+			result := New().Translate(cluster, Options{Answers: with.answers})
+			assert.False(t, hasFinding(result, idDecision, ""))
+			assert.Equal(t, with.kept, result.KeptNames)
+			served := map[string]int{}
+			for _, deployment := range result.Workers {
+				served[deployment]++
+			}
+			for _, node := range cluster.Workers() {
+				deployment := result.Object("MachineDeployment", result.Workers[node.ID]).Object
+				template := result.Object("KVMMachineTemplate", field(deployment, "spec", "template", "spec", "infrastructureRef", "name").(string)).Object
+				surge := field(deployment, "spec", "rollout", "strategy", "rollingUpdate", "maxSurge")
+				if kept := with.kept[node.ID]; kept != "" {
+					assert.Equal(t, map[string]any{"initiatorName": kept}, field(template, "spec", "template", "spec", "iscsi"))
+					assert.Equal(t, 1, served[deployment["metadata"].(map[string]any)["name"].(string)], "only one machine can have a name")
+					assert.EqualValues(t, 0, surge)
+					assert.NotEmpty(t, result.GoesFirst(&node))
+					continue
+				}
+				assert.Equal(t, map[string]any{"initiatorNamePrefix": "iqn.2016-04.com.coreos.iscsi:giantswarm-al9qy-worker-"}, field(template, "spec", "template", "spec", "iscsi"))
+				tied := len(node.Sizing.HostVolumes) > 0
+				assert.Equal(t, tied, result.GoesFirst(&node) != "")
+				assert.Equal(t, tied, surge == int64(0))
+			}
+			template := result.Object("KVMMachineTemplate", field(result.Object("KubeadmControlPlane", "al9qy").Object, "spec", "machineTemplate", "spec", "infrastructureRef", "name").(string)).Object
+			assert.Contains(t, field(template, "spec", "template", "spec", "iscsi"), "initiatorNamePrefix", "the master is there when its successor comes")
+		})
+	}
+}
+
+func without(names map[string]string, id string) map[string]string {
+	rest := maps.Clone(names)
+	delete(rest, id)
+	return rest
 }
 
 func TestTheNameThatMachinesJoinByIsFound(t *testing.T) {

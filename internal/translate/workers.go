@@ -57,11 +57,6 @@ func (t *translation) pools() []*pool {
 	return order
 }
 
-// bound tells of workers with directories of their host, to which their replacements are tied.
-func (p *pool) bound() bool {
-	return slices.ContainsFunc(p.nodes, func(n *legacy.Node) bool { return n.Sizing != nil && len(n.Sizing.HostVolumes) > 0 })
-}
-
 // machineDeployment makes a MachineDeployment and its two templates. Its labels match no adopted Machine: a MachineSet takes every
 // Machine that its selector matches, and deletes what is too many (capi-contract.md 15).
 func (t *translation) machineDeployment(p *pool) {
@@ -86,9 +81,9 @@ func (t *translation) machineDeployment(p *pool) {
 	labels := map[string]any{clusterv1.ClusterNameLabel: t.id, clusterv1.MachineDeploymentNameLabel: name}
 	o.set("spec.selector.matchLabels", labels, t.from("workers"))
 	rolling, why := map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}, t.from("workers")
-	if p.bound() {
-		// Its host takes one VM of the cluster: one more would wait there for ever, and a rollout with it.
-		rolling, why = map[string]any{"maxSurge": int64(0), "maxUnavailable": int64(1)}, t.from("host-volumes", t.configAt(at(sizesOf(legacy.Worker), p.nodes[0].Position, "hostVolumes"), 0, "mountTag"))
+	if rule, cause := t.goesFirst(p.nodes[0]); rule != "" {
+		// One machine more would wait for ever for what only one can have, and a rollout with it.
+		rolling, why = map[string]any{"maxSurge": int64(0), "maxUnavailable": int64(1)}, t.from(rule, cause)
 	}
 	o.set("spec.rollout.strategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": rolling}, why)
 	// Cluster API puts labels of this domain on the Node; kubelets may not set them themselves.
@@ -100,4 +95,17 @@ func (t *translation) machineDeployment(p *pool) {
 	o.set("spec.template.spec.infrastructureRef", map[string]any{"apiGroup": infraGroup, "kind": "KVMMachineTemplate", "name": template.GetName()}, t.from("workers"))
 	o.Note = fmt.Sprintf("replaces %d of %d workers; grows by one for each node that is replaced", len(p.nodes), len(t.cluster.Workers()))
 	t.add(o)
+}
+
+// goesFirst is the rule by which a worker has to go before its replacement comes, and the field that says so; nothing when it stays until then.
+func (t *translation) goesFirst(node *legacy.Node) (rule string, cause *leaf) {
+	switch {
+	case t.result.GoesFirst(node) == "":
+		return "", nil
+	case t.result.KeptNames[node.ID] != "":
+		_, cause = t.initiator(node)
+		return "iscsi", cause
+	default:
+		return "host-volumes", t.configAt(at(sizesOf(legacy.Worker), node.Position, "hostVolumes"), 0, "mountTag")
+	}
 }

@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -21,7 +22,15 @@ var _ admission.Validator[*infrav1.KVMMachineTemplate] = &MachineTemplate{}
 // ValidateCreate checks the spec of the machines to be.
 func (*MachineTemplate) ValidateCreate(_ context.Context, t *infrav1.KVMMachineTemplate) (admission.Warnings, error) {
 	at := field.NewPath("spec", "template", "spec")
-	return nil, refused("KVMMachineTemplate", t.Name, machineSpec(at, &t.Spec.Template.Spec, ""))
+	return oneAtATime(at, &t.Spec.Template.Spec), refused("KVMMachineTemplate", t.Name, machineSpec(at, &t.Spec.Template.Spec, ""))
+}
+
+// oneAtATime warns of a whole initiator name: who makes a second machine from the template learns only from his MachineSet that it is refused.
+func oneAtATime(at *field.Path, s *infrav1.KVMMachineSpec) admission.Warnings {
+	if s.ISCSI == nil || s.ISCSI.InitiatorName == "" {
+		return nil
+	}
+	return admission.Warnings{fmt.Sprintf("%s is for one machine at a time: use one replica with maxSurge 0 and maxUnavailable 1, or initiatorNamePrefix for more machines", at.Child("iscsi", "initiatorName"))}
 }
 
 // ValidateUpdate keeps the spec as it is. Cluster API's topology controller may ask what a change would look like.

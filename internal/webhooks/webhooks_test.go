@@ -271,6 +271,14 @@ func TestTemplatesStayAsTheyAre(t *testing.T) {
 	_, err = w.ValidateUpdate(ask, before, after)
 	require.NoError(t, err)
 
+	warnings, err := w.ValidateCreate(t.Context(), before)
+	require.NoError(t, err)
+	assert.Empty(t, warnings)
+	before.Spec.Template.Spec.ISCSI = &infrav1.ISCSI{InitiatorName: "iqn.2016-04.com.example:one"}
+	warnings, err = w.ValidateCreate(t.Context(), before)
+	require.NoError(t, err, "one machine at a time can have it")
+	assert.Equal(t, admission.Warnings{"spec.template.spec.iscsi.initiatorName is for one machine at a time: use one replica with maxSurge 0 and maxUnavailable 1, or initiatorNamePrefix for more machines"}, warnings)
+
 	before.Spec.Template.Spec.Image = ""
 	_, err = w.ValidateCreate(t.Context(), before)
 	require.ErrorContains(t, err, "spec.template.spec.image: Required value")

@@ -88,6 +88,15 @@ func newOperator(tb testing.TB, c *migrationtest.Cluster, name string) *operator
 	return &operator{name: name, dir: dir, c: c}
 }
 
+// decide adds an answer to those that a cluster needs.
+func (o *operator) decide(tb testing.TB, question, answer, reason string) {
+	tb.Helper()
+	file := filepath.Join(o.dir, "decisions.yaml")
+	decisions, err := os.ReadFile(file)
+	require.NoError(tb, err)
+	require.NoError(tb, os.WriteFile(file, append(decisions, "  "+question+": {value: "+answer+", reason: "+reason+"}\n"...), 0o600))
+}
+
 // migrate runs the program and returns what it said.
 func (o *operator) migrate(ctx context.Context, args ...string) (code cli.Code, stdout, stderr string) {
 	var out, errs bytes.Buffer

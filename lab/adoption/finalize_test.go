@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
+	infrav1 "github.com/giantswarm/cluster-api-provider-kvm/api/v1beta2"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/cli"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/history"
@@ -43,6 +44,7 @@ func TestTheWholeMigration(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "hedy", 1)
 	x.withDocumentedRights()
+	x.o.decide(t, "TRN-ISCSI-001", "keep", "the array lists whole names")
 	x.o.told = &strings.Builder{}
 	hidden := x.hidden()
 	for _, secret := range secrets(t, x.o.c) {
@@ -51,6 +53,9 @@ func TestTheWholeMigration(t *testing.T) {
 	code, _, said := x.rollWorkers(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
 	until := []string{"--until", plan.PhaseFinalize}
+	// Legacy indexes count all nodes, and the master has the first.
+	kept := "iqn.2016-04.com.coreos.iscsi:giantswarm-" + x.o.c.ID + "-worker-2"
+	assert.Contains(t, x.initiators(), kept, "the worker's replacement is for storage what the worker was")
 
 	// Nobody has agreed, and the time is not over.
 	state := x.o.c.State(t)
@@ -141,6 +146,18 @@ func TestTheWholeMigration(t *testing.T) {
 	assert.Empty(t, told, "Secrets of which something was told")
 	assert.NotContains(t, x.o.told.String(), "PRIVATE KEY")
 	x.rollsLikeAny()
+	assert.Contains(t, x.initiators(), kept, "and so is the machine that came after it")
+}
+
+// initiators are the iSCSI names that the cluster's machines have.
+func (x *takeover) initiators() (names []string) {
+	x.Helper()
+	machines := &infrav1.KVMMachineList{}
+	require.NoError(x, x.management.List(x.Context(), machines, client.InNamespace(x.o.c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: x.o.c.ID}))
+	for i := range machines.Items {
+		names = append(names, machines.Items[i].InitiatorName())
+	}
+	return names
 }
 
 // hidden is the key material of the cluster on both sides, and which Secret it is from.

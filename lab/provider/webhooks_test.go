@@ -91,8 +91,8 @@ func TestInvalidObjectsAreRefused(t *testing.T) {
 			`spec.iscsi.initiatorName: Invalid value: "iqn.com.example:a": has to begin with iqn., a month and a dot, with eui. or with naa., for example iqn.2016-04.com.example:host`,
 		},
 		"template, by its schema": {
-			template(func(s *infrav1.KVMMachineSpec) { s.ISCSI = &infrav1.ISCSI{InitiatorName: "iqn.2016-04.com.example:a"} }),
-			"no two may share an initiator name: set spec.template.spec.iscsi.initiatorNamePrefix instead of initiatorName",
+			template(func(s *infrav1.KVMMachineSpec) { s.ProviderID = "kvm://c1/a" }),
+			"a template makes many machines: spec.template.spec.providerID cannot be set",
 		},
 		"cluster": {
 			cluster(infrav1.KVMClusterSpec{FailureDomainLabel: "my zone"}),
