@@ -169,8 +169,8 @@ func (m *KVMMachine) InitiatorName() string {
 // ISCSI is the guest's iSCSI identity.
 // +kubebuilder:validation:XValidation:rule="has(self.initiatorName) != has(self.initiatorNamePrefix)",message="give either initiatorName or initiatorNamePrefix"
 type ISCSI struct {
-	// initiatorName is written to /etc/iscsi/initiatorname.iscsi. Storage arrays authorise by it: no two machines may share one. In a template it is for one machine at a time: whoever makes
-	// machines from it has one replica, and lets the old one go before the new one comes.
+	// initiatorName is written to /etc/iscsi/initiatorname.iscsi. Storage arrays authorise by it: no two machines may share one. In a template it is for one machine at a time: a
+	// MachineDeployment of one replica that lets the old one go before the new one comes. Control planes cannot do that.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(iqn[.][0-9]{4}-[0-9]{2}[.]|eui[.]|naa[.]).+$')",message="has to begin with iqn., a month and a dot, with eui. or with naa., for example iqn.2016-04.com.example:host"
 	// +kubebuilder:validation:MinLength=5

@@ -371,6 +371,11 @@ func surgeRoom(role legacy.Role) func(*view) verdict {
 		if len(nodes) == 0 {
 			return held("the cluster has no %s to replace", role)
 		}
+		// Those leave their hosts to their replacements.
+		nodes = slices.DeleteFunc(nodes, func(n legacy.Node) bool { return role == legacy.Worker && goesFirst(v, n) })
+		if len(nodes) == 0 {
+			return held("every worker goes before its replacement comes")
+		}
 		var wanted Usage
 		for _, node := range nodes {
 			ask := request(node)

@@ -582,7 +582,7 @@ func Registry() []Check {
 		{
 			ID: "CHK-VM-011", Category: categoryMachines, Title: "a host has room for one more worker", Short: "no worker host", Severity: Decide, Needs: []Fact{VMs, Hosts},
 			Hint:  "add a host, or agree to run with one worker less while each is replaced: --accept CHK-VM-011=REASON",
-			Looks: "Hosts with role=worker, in the same way; one host for each worker that comes at the same time, where a playbook or a run says how many do.",
+			Looks: "Hosts with role=worker, in the same way, for workers that stay until their replacement is there; one host for each worker that comes at the same time, where a playbook or a run says how many do.",
 			Why:   "Without room a worker has to be drained and stopped before its replacement starts, so the cluster runs with one worker less for a while.",
 			Fix:   "Add a host, or accept the loss of one worker at a time and make sure that the workloads fit.",
 			run:   surgeRoom(legacy.Worker),
@@ -613,10 +613,10 @@ func Registry() []Check {
 		},
 		{
 			ID: "CHK-VM-015", Category: categoryMachines, Title: "storage lets the replacements in", Short: "iSCSI access", Severity: Decide, Needs: []Fact{Running},
-			Hint:  "ask who runs the storage whether it lists initiator names; if it does not, or the new ones are allowed: --accept CHK-VM-015=REASON; if it does: decide TRN-ISCSI-001 with keep",
+			Hint:  "ask who runs the storage whether it lists initiator names; if it does not, or the new ones are allowed: --accept CHK-VM-015=REASON; if it does: decide TRN-ISCSI-001 with keep, before the migration begins",
 			Looks: "PersistentVolumes and pods of the workload cluster that use iSCSI. Drivers that do so on their own (CSI) are not seen.",
-			Why:   "A replacement has an initiator name of its own, with its Machine's name in the place of the node's index. An array that lists names does not let it in, and a pod with a volume there does not start again.",
-			Fix:   "Allow names by their beginning, or by network, before the first worker is replaced. The whole name is known once the machine exists. Or let replacements keep the names of their workers: decide TRN-ISCSI-001 with keep; each worker then goes before its replacement comes.",
+			Why:   "Unless it was decided that it keeps its worker's, a replacement has an initiator name of its own, with its Machine's name in the place of the node's index. An array that lists names does not let it in, and a pod with a volume there does not start again.",
+			Fix:   "Allow names by their beginning, or by network, before the first worker is replaced. The whole name is known once the machine exists. Or let replacements keep the names of their workers: decide TRN-ISCSI-001 with keep before the migration begins; each worker then goes before its replacement comes.",
 			run:   storageKnowsReplacements,
 		},
 
@@ -663,7 +663,7 @@ func Registry() []Check {
 		{
 			ID: "CHK-NODE-006", Category: categoryNodes, Title: "every pod would leave its node", Short: "disruption budget", Severity: Warn, Needs: []Fact{Running},
 			Hint:  "look at the named budgets with the customer before the night: more replicas, or a budget that allows one disruption",
-			Looks: "Every pod that a drain evicts, by Cluster API's own rules, and whether a PodDisruptionBudget would refuse its eviction now; of a single worker with host volumes also whether one would refuse the last of its pods, which have nowhere to go until its replacement comes.",
+			Looks: "Every pod that a drain evicts, by Cluster API's own rules, and whether a PodDisruptionBudget would refuse its eviction now; of a single worker that goes before its replacement comes also whether one would refuse the last of its pods, which have nowhere to go until its replacement comes.",
 			Why:   "Nodes are replaced one after the other, and each is drained first. A budget that allows no disruption stops that for as long as it says so, in the middle of the window.",
 			Fix:   "A budget that wants as many pods as there are replicas never allows anything. Raise the replicas, or lower the budget. Where pods are not healthy, repair them. Where the only worker goes before its replacement comes, add a worker, let the pods tolerate node-role.kubernetes.io/master, or lower the budget for that night.",
 			run:   evictable,

@@ -330,11 +330,15 @@ func evictable(v *view) verdict {
 	return held("%s would leave now", plural(evicted, "pod", "pods"))
 }
 
-// stranded are the budgets that would hold up the drain of a worker that goes before its replacement comes, because its host has its volumes or its replacement keeps its iSCSI name, where there is
-// no other worker: pods that were evicted wait for the replacement, and so does the eviction of the others, for ever.
+// goesFirst tells of a worker that goes before its replacement comes, because its host has its volumes or its replacement keeps its iSCSI name.
+func goesFirst(v *view, worker legacy.Node) bool {
+	return len(hostVolumes(worker)) > 0 || v.KeptNames[worker.ID] != ""
+}
+
+// stranded are the budgets that would hold up the drain of a worker that goes before its replacement comes, where there is no other worker: pods that were evicted wait for the replacement, and so does the eviction of the others, for ever.
 func stranded(v *view) []string {
 	workers := v.cluster.Workers()
-	if len(workers) != 1 || workers[0].Pod == nil || len(hostVolumes(workers[0])) == 0 && v.KeptNames[workers[0].ID] == "" {
+	if len(workers) != 1 || workers[0].Pod == nil || !goesFirst(v, workers[0]) {
 		return nil
 	}
 	var items []string
@@ -444,7 +448,11 @@ func storageKnowsReplacements(v *view) verdict {
 		return held("every replacement keeps the initiator name of its worker")
 	}
 	if items := v.Workloads.ISCSI; len(items) > 0 {
-		return failed(items, "replacements have initiator names that begin with %s%s- and end with the name of their Machine", strings.TrimPrefix(initiatorPrefix, "InitiatorName="), v.cluster.ID)
+		whose := "replacements have"
+		if kept := len(v.KeptNames); kept > 0 {
+			whose = fmt.Sprintf("the replacements of %d of %d workers have", len(workers)-kept, len(workers))
+		}
+		return failed(items, "%s initiator names that begin with %s%s- and end with the name of their Machine", whose, strings.TrimPrefix(initiatorPrefix, "InitiatorName="), v.cluster.ID)
 	}
 	return held("none of %s and %s uses iSCSI by itself", plural(v.Workloads.Volumes, "volume", "volumes"), plural(len(v.Workloads.Pods), "pod", "pods"))
 }

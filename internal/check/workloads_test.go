@@ -155,7 +155,7 @@ func TestVolumesOnANode(t *testing.T) {
 	}
 }
 
-// TestTheOnlyWorkerGoesFirst, because its host has its volumes: a budget that its pods' own absence would break is told before the night.
+// TestTheOnlyWorkerGoesFirst before its replacement comes: a budget that its pods' own absence would break is told before the night.
 func TestTheOnlyWorkerGoesFirst(t *testing.T) {
 	t.Parallel()
 	tolerated := corev1.Toleration{Key: "node-role.kubernetes.io/master", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
@@ -188,9 +188,6 @@ func TestTheOnlyWorkerGoesFirst(t *testing.T) {
 			worker.Sizing.HostVolumes = nil
 			f.KeptNames = map[string]string{worker.ID: "iqn.a"}
 		}, Warn},
-		"it stays until its replacement is there": {func(f *Facts, _ []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
-			f.Cluster.Workers()[0].Sizing.HostVolumes = nil
-		}, Pass},
 		"a drain leaves them alone": {func(_ *Facts, pods []corev1.Pod, _ *policyv1.PodDisruptionBudget) {
 			for i := range pods {
 				pods[i].Labels["cluster.x-k8s.io/drain"] = "skip"

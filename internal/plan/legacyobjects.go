@@ -76,6 +76,9 @@ func (b *builder) replacements() []Object {
 			change.Note = "by the first machine of KubeadmControlPlane/" + b.in.Result.Namespace + "/" + b.in.Cluster.ID
 		case owner != "":
 			change.Note = "by a machine of MachineDeployment/" + b.in.Result.Namespace + "/" + owner
+			if why := b.in.Result.GoesFirst(node); why != "" {
+				change.Note += "; the node goes first: " + why
+			}
 		}
 		out = append(out, change)
 	}

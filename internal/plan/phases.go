@@ -64,7 +64,7 @@ func phases(cluster *legacy.Cluster, controlPlanes int) []Phase {
 		},
 		{
 			Name: PhaseWorkers, Title: "Replace the workers", Disruptive: true, Reversible: false,
-			Effect: "One node at a time, unless a run is told otherwise: a new one joins, pods leave the old one by eviction with their disruption budgets respected, then the old VM goes.",
+			Effect: "One node at a time, unless a run is told otherwise: a new one joins, pods leave the old one by eviction with their disruption budgets respected, then the old VM goes. Nodes that are said to go first do so before the new one comes.",
 			Undo:   "Stop between nodes at any time; nodes that are replaced already stay.",
 		},
 		{

@@ -41,6 +41,7 @@ func TestReplacementsAreNumbered(t *testing.T) {
 	c.Picture.Nodes = []legacy.Node{{ID: "m4st3", Role: legacy.Master}, node("a1"), node("b1"), node("a2"), missing}
 	c.Begun = func() []string { return []string{"a2", "b1", "a1"} }
 	c.Result.Workers = map[string]string{"a1": "small", "b1": "large", "a2": "small", "m1ss1": "small"}
+	c.Result.KeptNames = map[string]string{"b1": "iqn.2016-04.com.example:b1"}
 	for id, want := range map[string]struct {
 		deployment string
 		number     int64
@@ -50,6 +51,7 @@ func TestReplacementsAreNumbered(t *testing.T) {
 		assert.Equal(t, map[string]int64{"small": 2, "large": 1}[want.deployment], w.all, "how many there will be")
 		assert.Equal(t, want.deployment, w.deployment, id)
 		assert.Equal(t, want.number, w.number, id)
+		assert.Equal(t, id == "b1", w.first != "", "two machines cannot have one name, so it goes first")
 		assert.Equal(t, id, w.ID)
 	}
 	for id, want := range map[string]string{"m1ss1": "or it has no pod", "m4st3": "has no such worker", "n0ne": "has no such worker"} {

@@ -91,25 +91,48 @@ func (t *translation) machineConfig(c *config, node *legacy.Node) {
 	t.hostVolumes(c, node)
 }
 
+// What can be decided about the iSCSI name of a worker's replacement.
+const (
+	newName  = "new"
+	keepName = "keep"
+)
+
 // newInitiator names the new machine for storage arrays: as its worker where somebody has decided so, and otherwise with the beginning that names have and a Machine's name. The new control plane
 // machine is there together with the master, so it always has a name of its own.
 func (t *translation) newInitiator(c *config, node *legacy.Node) {
-	if running, l := t.initiator(node); running != "" && node.Role == legacy.Worker {
-		message := fmt.Sprintf("worker %s is %s to storage arrays", node.ID, running)
-		if t.offer(l, idInitiator, message, "answer `keep` where an array lists whole names and nobody can change that before each worker",
-			finding.Choice{Value: "new", Effect: "its replacement has a name of its own, and comes before the worker goes"},
-			finding.Choice{Value: keepName, Effect: "its replacement has this name, comes when the worker has gone, and is alone in its MachineDeployment"}) == keepName {
-			t.result.KeptNames[node.ID] = running
-			c.setMachine("iscsi.initiatorName", running, t.from("iscsi", l))
-			return
-		}
+	if running, l := t.initiator(node); node.Role == legacy.Worker && t.keepsName(node, running, l) {
+		t.result.KeptNames[node.ID] = running
+		c.setMachine("iscsi.initiatorName", running, t.from("iscsi", l))
+		return
 	}
 	prefix := "iqn.2016-04.com.coreos.iscsi:giantswarm-" + t.id + "-" + string(node.Role) + "-"
 	c.setMachine("iscsi.initiatorNamePrefix", prefix, t.from("iscsi"))
 }
 
-// keepName is the answer that pins a worker's iSCSI name to its replacement.
-const keepName = "keep"
+// keepsName tells whether somebody has decided that a worker's replacement keeps its iSCSI name. Without an answer nobody is asked, and nothing is reported.
+func (t *translation) keepsName(node *legacy.Node, running string, l *leaf) bool {
+	if running == "" {
+		if t.opts.Answers[idInitiator].Value == keepName {
+			t.find(idValue, t.configAt("spec.cluster.workers", node.Position, "id"), fmt.Sprintf("worker %s has no iSCSI name in its boot data that its replacement could keep", node.ID), "answer "+idInitiator+" for each worker by the field of its boot data instead")
+		}
+		return false
+	}
+	// Boot data of a single worker have no section of their own, and are still found by the worker's name.
+	choices := []finding.Choice{
+		{Value: newName, Effect: "its replacement has a name of its own, and comes before the worker goes"},
+		{Value: keepName, Effect: "its replacement has this name, comes when the worker has gone, and is alone in its MachineDeployment"},
+	}
+	answer := t.answer(l, idInitiator, choices, "Ignition/worker-"+node.ID+":"+l.path)
+	if answer == nil {
+		return false
+	}
+	t.result.Findings = append(t.result.Findings, finding.Finding{
+		ID: idInitiator, Severity: finding.Decide, Object: l.ref, Path: l.path, Choices: choices, Answer: answer,
+		Message: fmt.Sprintf("worker %s is %s to storage arrays", node.ID, running),
+		Hint:    "answer `keep` where an array lists whole names and nobody can change that before each worker",
+	})
+	return answer.Value == keepName
+}
 
 // image is the image of new machines.
 func (t *translation) image() string {

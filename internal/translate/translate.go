@@ -257,32 +257,24 @@ func (t *translation) ask(l *leaf, id, message, hint string, choices ...finding.
 	return f.Answer.Value
 }
 
-// offer lets a human choose who wants to: without an answer there is nothing to decide, and nothing to report.
-func (t *translation) offer(l *leaf, id, message, hint string, choices ...finding.Choice) string {
-	answer := t.answer(l, id, choices)
-	if answer == nil {
-		return ""
-	}
-	t.result.Findings = append(t.result.Findings, finding.Finding{
-		ID: id, Severity: finding.Decide, Object: l.ref, Path: l.path, Message: message, Hint: hint, Choices: choices, Answer: answer,
-	})
-	return answer.Value
-}
-
 // answer looks for what a human has said about a field, the nearest first: about this one, about all of its path, about all of the question. It is nil when nothing was said that is a choice.
-func (t *translation) answer(l *leaf, id string, choices []finding.Choice) *finding.Answer {
-	for _, name := range []string{l.key(), l.path, id} {
+func (t *translation) answer(l *leaf, id string, choices []finding.Choice, names ...string) *finding.Answer {
+	var nearest *finding.Answer
+	for _, name := range append(names, l.key(), l.path, id) {
 		answer, given := t.opts.Answers[name]
 		if !given {
 			continue
 		}
+		// What is said about all fields is no typing error where something nearer is said about each.
 		t.used[name] = true
-		if slices.ContainsFunc(choices, func(c finding.Choice) bool { return c.Value == answer.Value }) {
-			return &answer
+		switch {
+		case !slices.Contains(values(choices), answer.Value):
+			t.find(idDecision, l, fmt.Sprintf("%q is not an answer to %s", answer.Value, id), "allowed: "+strings.Join(values(choices), ", "))
+		case nearest == nil:
+			nearest = &answer
 		}
-		t.find(idDecision, l, fmt.Sprintf("%q is not an answer to %s", answer.Value, id), "allowed: "+strings.Join(values(choices), ", "))
 	}
-	return nil
+	return nearest
 }
 
 func values(choices []finding.Choice) []string {
@@ -565,6 +557,8 @@ func (t *translation) choices() {
 			finding.Choice{Value: "drop", Effect: "nothing uses the range on new nodes"},
 			finding.Choice{Value: "carry", Effect: "a drop-in for docker.service sets --bip on new nodes, for node images that still run Docker"})
 	}
+	// Nobody is asked about these, and a playbook for many clusters may answer where there is no worker, so the answer is never one to nothing.
+	t.used[idInitiator] = true
 }
 
 // strayAnswers reports answers to questions nobody asked: a typing error must not pass for a decision.

@@ -323,6 +323,11 @@ func TestAWorkersInitiatorNameIsKeptWhereSomebodyDecidesSo(t *testing.T) {
 	one := cluster.Workers()[0].ID
 	require.Greater(t, len(names), 1)
 	own := "Ignition/worker-" + one + ":file:" + fileInitiator
+	// What is said of all is no answer to nothing where something nearer is said of each.
+	said := map[string]finding.Answer{idInitiator: {Value: "new"}}
+	for id := range names {
+		said["Ignition/worker-"+id+":file:"+fileInitiator] = finding.Answer{Value: "keep"}
+	}
 	field := func(o map[string]any, path ...string) any {
 		value, _, err := unstructured.NestedFieldNoCopy(o, path...)
 		require.NoError(t, err)
@@ -336,6 +341,7 @@ func TestAWorkersInitiatorNameIsKeptWhereSomebodyDecidesSo(t *testing.T) {
 		"new names":        {map[string]finding.Answer{idInitiator: {Value: "new"}}, map[string]string{}},
 		"all keep theirs":  {map[string]finding.Answer{idInitiator: {Value: "keep", Reason: "CHG-7", By: "ada"}}, names},
 		"one keeps its":    {map[string]finding.Answer{own: {Value: "keep"}}, map[string]string{one: names[one]}},
+		"said of each":     {said, names},
 		"all but one":      {map[string]finding.Answer{own: {Value: "new"}, idInitiator: {Value: "keep"}}, without(names, one)},
 	} {
 		t.Run(test, func(t *testing.T) {
@@ -366,6 +372,31 @@ func TestAWorkersInitiatorNameIsKeptWhereSomebodyDecidesSo(t *testing.T) {
 			template := result.Object("KVMMachineTemplate", field(result.Object("KubeadmControlPlane", "al9qy").Object, "spec", "machineTemplate", "spec", "infrastructureRef", "name").(string)).Object
 			assert.Contains(t, field(template, "spec", "template", "spec", "iscsi"), "initiatorNamePrefix", "the master is there when its successor comes")
 		})
+	}
+}
+
+func TestANameThatNobodyKnowsIsNotKept(t *testing.T) {
+	t.Parallel()
+	keep := map[string]finding.Answer{idInitiator: {Value: "keep"}}
+	cluster := load(t, "al9qy")
+	for i := range cluster.Nodes {
+		cluster.Nodes[i].Ignition = nil
+	}
+	result := New().Translate(cluster, Options{Answers: keep})
+	assert.Empty(t, result.KeptNames)
+	count := 0
+	for _, f := range result.Findings {
+		if f.ID == idValue && strings.Contains(f.Message, "has no iSCSI name in its boot data that its replacement could keep") {
+			count++
+		}
+	}
+	assert.Equal(t, len(cluster.Workers()), count, "%v", result.Findings)
+
+	// A playbook for many clusters may say it of one that has no worker.
+	cluster = load(t, "al9qy")
+	cluster.Nodes = cluster.Masters()
+	for _, f := range New().Translate(cluster, Options{Answers: keep}).Findings {
+		assert.NotEqual(t, idDecision, f.ID, "%v", f)
 	}
 }
 

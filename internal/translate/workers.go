@@ -43,7 +43,7 @@ func (t *translation) pools() []*pool {
 			order[i].equal, order[i].nodes = append(order[i].equal, c), append(order[i].nodes, node)
 			continue
 		}
-		digest := c.digest(t.memory)
+		digest := c.digest(t.memory) + t.pin(node)
 		p, known := byDigest[digest]
 		if !known {
 			p = &pool{config: c}
@@ -57,11 +57,19 @@ func (t *translation) pools() []*pool {
 	return order
 }
 
+// pin sets a worker whose replacement keeps its iSCSI name apart from all others, whatever digests say: two that shared a MachineDeployment could not both be replaced.
+func (t *translation) pin(node *legacy.Node) string {
+	if t.result.KeptNames[node.ID] == "" {
+		return ""
+	}
+	return "-" + node.ID
+}
+
 // machineDeployment makes a MachineDeployment and its two templates. Its labels match no adopted Machine: a MachineSet takes every
 // Machine that its selector matches, and deletes what is too many (capi-contract.md 15).
 func (t *translation) machineDeployment(p *pool) {
 	c := p.config
-	name := t.id + "-worker-" + digestOf([]byte(c.digest(t.memory)))
+	name := t.id + "-worker-" + digestOf([]byte(c.digest(t.memory))) + t.pin(p.nodes[0])
 	template := t.machineTemplate(name, c, PhaseTranslate)
 
 	bootstrap := t.newObject(bootstrapGroup+"/v1beta2", "KubeadmConfigTemplate", t.result.Namespace, name, PhaseTranslate)
@@ -99,13 +107,12 @@ func (t *translation) machineDeployment(p *pool) {
 
 // goesFirst is the rule by which a worker has to go before its replacement comes, and the field that says so; nothing when it stays until then.
 func (t *translation) goesFirst(node *legacy.Node) (rule string, cause *leaf) {
-	switch {
-	case t.result.GoesFirst(node) == "":
+	if t.result.GoesFirst(node) == "" {
 		return "", nil
-	case t.result.KeptNames[node.ID] != "":
-		_, cause = t.initiator(node)
-		return "iscsi", cause
-	default:
-		return "host-volumes", t.configAt(at(sizesOf(legacy.Worker), node.Position, "hostVolumes"), 0, "mountTag")
 	}
+	if volume := t.configAt(at(sizesOf(legacy.Worker), node.Position, "hostVolumes"), 0, "mountTag"); volume != nil {
+		return "host-volumes", volume
+	}
+	_, cause = t.initiator(node)
+	return "iscsi", cause
 }

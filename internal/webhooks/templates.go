@@ -30,7 +30,7 @@ func oneAtATime(at *field.Path, s *infrav1.KVMMachineSpec) admission.Warnings {
 	if s.ISCSI == nil || s.ISCSI.InitiatorName == "" {
 		return nil
 	}
-	return admission.Warnings{fmt.Sprintf("%s is for one machine at a time: use one replica with maxSurge 0 and maxUnavailable 1, or initiatorNamePrefix for more machines", at.Child("iscsi", "initiatorName"))}
+	return admission.Warnings{fmt.Sprintf("%s is for one machine at a time: use it in a MachineDeployment of one replica with maxSurge 0 and maxUnavailable 1, and for no control plane; initiatorNamePrefix gives each machine a name of its own", at.Child("iscsi", "initiatorName"))}
 }
 
 // ValidateUpdate keeps the spec as it is. Cluster API's topology controller may ask what a change would look like.

@@ -253,6 +253,20 @@ func etcdClaim(storage string) *infrav1.EtcdVolume {
 	}}
 }
 
+func TestAWholeInitiatorNameInATemplateIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	template := &infrav1.KVMMachineTemplate{Spec: infrav1.KVMMachineTemplateSpec{Template: infrav1.KVMMachineTemplateResource{Spec: validMachine().Spec}}}
+	w := &MachineTemplate{}
+	warnings, err := w.ValidateCreate(t.Context(), template)
+	require.NoError(t, err)
+	assert.Empty(t, warnings)
+	template.Spec.Template.Spec.ISCSI = &infrav1.ISCSI{InitiatorName: "iqn.2016-04.com.example:one"}
+	warnings, err = w.ValidateCreate(t.Context(), template)
+	require.NoError(t, err, "one machine at a time can have it")
+	assert.Equal(t, admission.Warnings{"spec.template.spec.iscsi.initiatorName is for one machine at a time: use it in a MachineDeployment of one replica with maxSurge 0 and maxUnavailable 1, " +
+		"and for no control plane; initiatorNamePrefix gives each machine a name of its own"}, warnings)
+}
+
 func TestTemplatesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	before := &infrav1.KVMMachineTemplate{Spec: infrav1.KVMMachineTemplateSpec{Template: infrav1.KVMMachineTemplateResource{Spec: validMachine().Spec}}}
@@ -270,14 +284,6 @@ func TestTemplatesStayAsTheyAre(t *testing.T) {
 	ask := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{DryRun: new(true)}})
 	_, err = w.ValidateUpdate(ask, before, after)
 	require.NoError(t, err)
-
-	warnings, err := w.ValidateCreate(t.Context(), before)
-	require.NoError(t, err)
-	assert.Empty(t, warnings)
-	before.Spec.Template.Spec.ISCSI = &infrav1.ISCSI{InitiatorName: "iqn.2016-04.com.example:one"}
-	warnings, err = w.ValidateCreate(t.Context(), before)
-	require.NoError(t, err, "one machine at a time can have it")
-	assert.Equal(t, admission.Warnings{"spec.template.spec.iscsi.initiatorName is for one machine at a time: use one replica with maxSurge 0 and maxUnavailable 1, or initiatorNamePrefix for more machines"}, warnings)
 
 	before.Spec.Template.Spec.Image = ""
 	_, err = w.ValidateCreate(t.Context(), before)
