@@ -226,15 +226,16 @@ func (w *world) asking(ctx context.Context, name string, q question) (end func()
 		failed := all - got.RetCodes["200"]
 		w.say("  measured: %s: %d requests at %.1f a second, %d failed, the slowest took %.2f s; answers by code: %v",
 			name, all, got.ActualQPS, failed, got.DurationHistogram.Max, got.RetCodes)
-		w.tellFailures(said.String())
+		// Fortio sends a first request for each asker whose answer is in no code.
+		failed = max(failed, w.tellFailures(said.String()))
 		require.Positive(w.t, all, said.String())
 		return failed
 	}
 }
 
 // tellFailures tells of every request without an answer when it was given up, which for one that waits in vain is a minute after it was sent, why, and what was going on. Fortio logs
-// that as it happens, as JSON where it does not write to a terminal.
-func (w *world) tellFailures(said string) {
+// that as it happens, as JSON where it does not write to a terminal. It returns how many there were.
+func (w *world) tellFailures(said string) (told int64) {
 	w.t.Helper()
 	for line := range strings.Lines(said) {
 		var failure struct {
@@ -245,11 +246,13 @@ func (w *world) tellFailures(said string) {
 		if json.Unmarshal([]byte(line), &failure) != nil || failure.Err == "" && failure.Code == 0 {
 			continue
 		}
+		told++
 		at := time.UnixMicro(int64(failure.TS * 1e6))
 		w.say("  failed at %s: %s %s", at.UTC().Format(time.TimeOnly+"Z"), failure.Msg, cmp.Or(failure.Err, strconv.Itoa(failure.Code)))
 		w.say("    a minute before: %s", w.lastHeard(at.Add(-time.Minute)))
 		w.say("    right before: %s", w.lastHeard(at))
 	}
+	return told
 }
 
 // lastMachine is a worker where there is one.
@@ -298,7 +301,7 @@ func (w *world) runArguments(more ...string) []string {
 
 func (w *world) isAdopted(ctx context.Context) {
 	before := w.legacyPods(ctx)
-	code, out := w.tryMigrate(ctx, w.runArguments("-o", "json", "-o", "html="+filepath.Join(w.work, "run.html"))...)
+	code, out, _ := w.struck(ctx, w.runArguments("-o", "json", "-o", "html="+filepath.Join(w.work, "run.html")), nil)
 	require.Equal(w.t, cli.CodeOK, code, out)
 	w.tellRun(ctx, out)
 	w.areMachines(ctx)

@@ -73,6 +73,18 @@ func (w *world) lastHeard(moment time.Time) (line string) {
 	return line
 }
 
+// heardOf are the lines with a word in them.
+func (w *world) heardOf(word string) (lines []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.heard {
+		if strings.Contains(h.line, word) {
+			lines = append(lines, h.line)
+		}
+	}
+	return lines
+}
+
 // say prints a line of progress with the time since the start. A run of half an hour that is silent looks hung.
 func (w *world) say(format string, args ...any) {
 	w.mu.Lock()

@@ -372,10 +372,15 @@ func (w *world) keepTimes(report history.RunReport) {
 // drainedIn is how long the last run's part of a worker's drain took, as the step notes; what a run before it did of the drain until it was killed is not in it. Steps that drain nothing note nothing.
 func (w *world) drainedIn(step history.Step) (took time.Duration, noted bool) {
 	w.t.Helper()
+	// A run that is killed as the next step begins has said it and kept nothing of it, and the run after it finds nothing left to drain.
+	texts := w.heardOf(" " + step.ID + " ")
 	for _, note := range step.Notes {
-		if match := drainNoted.FindStringSubmatch(note.Text); match != nil {
+		texts = append(texts, note.Text)
+	}
+	for _, text := range texts {
+		if match := drainNoted.FindStringSubmatch(text); match != nil {
 			took, err := time.ParseDuration(match[1])
-			require.NoError(w.t, err, note.Text)
+			require.NoError(w.t, err, text)
 			return took, true
 		}
 	}
