@@ -602,9 +602,19 @@ func examples() map[string]example {
 			},
 		},
 		"CHK-VM-011": {
-			pass: func(f *Facts) { f.Cluster.Nodes = f.Cluster.Nodes[:1] },
+			pass: func(f *Facts) {
+				f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1]
+				f.KeptNames = map[string]string{}
+				for _, worker := range f.Cluster.Workers() {
+					f.KeptNames[worker.ID] = "iqn." + worker.ID
+				}
+			},
 			fail: []broken{
 				{"all taken", func(f *Facts) { f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1] }, Decide, "holds worker-n01xy"},
+				{"one keeps its name, others do not", func(f *Facts) {
+					f.KeptNames = map[string]string{f.Cluster.Workers()[0].ID: "iqn.a"}
+					f.Fleet.Hosts = f.Fleet.Hosts[:len(f.Fleet.Hosts)-1]
+				}, Decide, "holds worker-n01xy"},
 				{"two at the same time", func(f *Facts) {
 					second := f.Cluster.Nodes[1]
 					second.ID = "n02xy"

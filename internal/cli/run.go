@@ -157,7 +157,7 @@ With --control-planes 3 (or 5) the KubeadmControlPlane then makes the other mach
 it runs: nothing can be written until that of the second one does.
 
 With --until workers the workers follow, one after the other, in the order of the KVMConfig: a new machine comes, and only when it is ready, with its
-DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at; --concurrency has several go at the same time once the first one has gone. A worker that is bound to its host by host volumes, or whose replacement keeps its iSCSI name (decision TRN-ISCSI-001), goes first, and its replacement comes after it.
+DaemonSets, the old one is drained and deleted. --first-worker and --max-workers begin with a few to look at; --concurrency has several go at the same time once the first one has gone. A worker that is bound to its host by host volumes, or whose replacement keeps its iSCSI name (decision TRN-ISCSI-001), is drained and deleted before its replacement comes.
 
 With --until finalize, --approve finalize and after --soak, what is left of the old platform goes: the provider's own Ingress and Service take the place of
 the legacy ones, then the objects that legacy operators act on, what existed only for the VMs, the legacy namespace, and the KVMConfig last.

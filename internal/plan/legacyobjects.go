@@ -77,7 +77,7 @@ func (b *builder) replacements() []Object {
 		case owner != "":
 			change.Note = "by a machine of MachineDeployment/" + b.in.Result.Namespace + "/" + owner
 			if why := b.in.Result.GoesFirst(node); why != "" {
-				change.Note += "; the node goes first: " + why
+				change.Note += "; the node goes before it comes: " + why
 			}
 		}
 		out = append(out, change)
@@ -213,12 +213,19 @@ func sorted[V any](m map[string]V) []string {
 
 // phaseOrder is the place of a phase in the one list of phases.
 func phaseOrder(name string) int {
-	return slices.IndexFunc(phases(&legacy.Cluster{}, 1), func(p Phase) bool { return p.Name == name })
+	return slices.IndexFunc(phases(&legacy.Cluster{}, 1, 0), func(p Phase) bool { return p.Name == name })
 }
 
 // phases gives every phase its steps: one per change, and for nodes one after the other.
 func (b *builder) phases(changes []Object) []Phase {
-	out := phases(b.in.Cluster, b.in.ControlPlanes)
+	first := 0
+	workers := b.in.Cluster.Workers()
+	for i := range workers {
+		if b.in.Result.GoesFirst(&workers[i]) != "" {
+			first++
+		}
+	}
+	out := phases(b.in.Cluster, b.in.ControlPlanes, first)
 	for i := range out {
 		out[i].Steps = []Step{}
 		previous := ""

@@ -27,13 +27,17 @@ func ReplacesWorker(step string) bool {
 	return strings.HasPrefix(step, PhaseWorkers+"/") && step != stepSettled
 }
 
-// phases is the one list of phases: what each does to the customer, whether it can be taken back, and how.
-func phases(cluster *legacy.Cluster, controlPlanes int) []Phase {
+// phases is the one list of phases: what each does to the customer, whether it can be taken back, and how. So many workers go before their replacements come.
+func phases(cluster *legacy.Cluster, controlPlanes, first int) []Phase {
 	more := ""
 	if controlPlanes > 1 {
 		more = fmt.Sprintf(" Then %d more control planes join, one after the other; with a kubeadm before 1.29 nothing can be written while the first of them does.", controlPlanes-1)
 	}
 	masters, workers := len(cluster.Masters()), len(cluster.Workers())
+	other := ""
+	if first > 0 {
+		other = fmt.Sprintf(" The other way round for %d of %d workers, whose notes say why: the old VM goes before the new one comes.", first, workers)
+	}
 	return []Phase{
 		{
 			Name: PhaseCheck, Title: "Look and decide", Reversible: true,
@@ -64,7 +68,7 @@ func phases(cluster *legacy.Cluster, controlPlanes int) []Phase {
 		},
 		{
 			Name: PhaseWorkers, Title: "Replace the workers", Disruptive: true, Reversible: false,
-			Effect: "One node at a time, unless a run is told otherwise: a new one joins, pods leave the old one by eviction with their disruption budgets respected, then the old VM goes. Nodes that are said to go first do so before the new one comes.",
+			Effect: "One node at a time, unless a run is told otherwise: a new one joins, pods leave the old one by eviction with their disruption budgets respected, then the old VM goes." + other,
 			Undo:   "Stop between nodes at any time; nodes that are replaced already stay.",
 		},
 		{

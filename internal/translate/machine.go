@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -112,8 +113,8 @@ func (t *translation) newInitiator(c *config, node *legacy.Node) {
 // keepsName tells whether somebody has decided that a worker's replacement keeps its iSCSI name. Without an answer nobody is asked, and nothing is reported.
 func (t *translation) keepsName(node *legacy.Node, running string, l *leaf) bool {
 	if running == "" {
-		if t.opts.Answers[idInitiator].Value == keepName {
-			t.find(idValue, t.configAt("spec.cluster.workers", node.Position, "id"), fmt.Sprintf("worker %s has no iSCSI name in its boot data that its replacement could keep", node.ID), "answer "+idInitiator+" for each worker by the field of its boot data instead")
+		if answer := cmp.Or(t.opts.Answers["file:"+fileInitiator], t.opts.Answers[idInitiator]); answer.Value != "" && answer.Value != newName {
+			t.find(idValue, t.configAt("spec.cluster.workers", node.Position, "id"), fmt.Sprintf("worker %s has no iqn. name in its boot data that its replacement could keep", node.ID), "answer "+idInitiator+" for each worker by the field of its boot data instead")
 		}
 		return false
 	}

@@ -56,10 +56,10 @@ type Result struct {
 // GoesFirst says why a worker has to go before its replacement comes; empty when it stays until then.
 func (r *Result) GoesFirst(node *legacy.Node) string {
 	switch {
-	case node.Sizing != nil && len(node.Sizing.HostVolumes) > 0:
-		return "it is bound to its host by its volumes"
 	case r.KeptNames[node.ID] != "":
 		return "its replacement keeps its iSCSI name, and two machines with one name would write to the same volumes"
+	case node.Sizing != nil && len(node.Sizing.HostVolumes) > 0:
+		return "it is bound to its host by its volumes"
 	default:
 		return ""
 	}

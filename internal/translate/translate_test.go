@@ -361,6 +361,7 @@ func TestAWorkersInitiatorNameIsKeptWhereSomebodyDecidesSo(t *testing.T) {
 					assert.Equal(t, map[string]any{"initiatorName": kept}, field(template, "spec", "template", "spec", "iscsi"))
 					assert.Equal(t, 1, served[deployment["metadata"].(map[string]any)["name"].(string)], "only one machine can have a name")
 					assert.EqualValues(t, 0, surge)
+					assert.True(t, strings.HasSuffix(result.Workers[node.ID], "-"+node.ID), "its MachineDeployment is nobody else's")
 					assert.NotEmpty(t, result.GoesFirst(&node))
 					continue
 				}
@@ -386,11 +387,19 @@ func TestANameThatNobodyKnowsIsNotKept(t *testing.T) {
 	assert.Empty(t, result.KeptNames)
 	count := 0
 	for _, f := range result.Findings {
-		if f.ID == idValue && strings.Contains(f.Message, "has no iSCSI name in its boot data that its replacement could keep") {
+		if f.ID == idValue && strings.Contains(f.Message, "has no iqn. name in its boot data that its replacement could keep") {
 			count++
 		}
 	}
 	assert.Equal(t, len(cluster.Workers()), count, "%v", result.Findings)
+
+	// Boot data of the only worker are in the section of all, and are found by its name.
+	cluster = load(t, "al9qy")
+	cluster.Nodes = append(cluster.Masters(), cluster.Workers()[0])
+	only := cluster.Workers()[0].ID
+	result = New().Translate(cluster, Options{Answers: map[string]finding.Answer{"Ignition/worker-" + only + ":file:" + fileInitiator: {Value: "keep"}}})
+	assert.Contains(t, result.KeptNames, only)
+	assert.False(t, slices.ContainsFunc(result.Findings, func(f finding.Finding) bool { return f.ID == idDecision }))
 
 	// A playbook for many clusters may say it of one that has no worker.
 	cluster = load(t, "al9qy")
@@ -462,14 +471,14 @@ func TestASnapshotWithoutSecretValuesAsksNoNewQuestions(t *testing.T) {
 func TestAStrayOrWrongAnswerIsAnError(t *testing.T) {
 	t.Parallel()
 	cluster := shared(t, "al9qy")
-	result := New().Translate(cluster, Options{Answers: map[string]finding.Answer{"spec.cluster.dokcer": {Value: "drop"}, "spec.cluster.docker.daemon.cidr": {Value: "maybe"}}})
+	result := New().Translate(cluster, Options{Answers: map[string]finding.Answer{"spec.cluster.dokcer": {Value: "drop"}, "spec.cluster.docker.daemon.cidr": {Value: "maybe"}, idInitiator: {Value: "kep"}}})
 	count := 0
 	for _, f := range result.Findings {
 		if f.ID == idDecision {
 			count++
 		}
 	}
-	assert.Equal(t, 2, count)
+	assert.Equal(t, 2+len(cluster.Workers()), count, "one for each worker that it is meant for")
 }
 
 func hasFinding(result *Result, id, path string) bool {

@@ -39,7 +39,7 @@ func (t *translation) pools() []*pool {
 		}
 		c := t.nodeConfig(node, []string{"joinConfiguration.nodeRegistration"})
 		c.machine = t.machineConfigOf(node).machine
-		if i := slices.IndexFunc(order, func(p *pool) bool { return p.config.same(c) }); i >= 0 {
+		if i := slices.IndexFunc(order, func(p *pool) bool { return p.config.same(c) }); i >= 0 && t.pin(node) == "" {
 			order[i].equal, order[i].nodes = append(order[i].equal, c), append(order[i].nodes, node)
 			continue
 		}
@@ -110,9 +110,9 @@ func (t *translation) goesFirst(node *legacy.Node) (rule string, cause *leaf) {
 	if t.result.GoesFirst(node) == "" {
 		return "", nil
 	}
-	if volume := t.configAt(at(sizesOf(legacy.Worker), node.Position, "hostVolumes"), 0, "mountTag"); volume != nil {
-		return "host-volumes", volume
+	if t.result.KeptNames[node.ID] != "" {
+		_, cause = t.initiator(node)
+		return "iscsi", cause
 	}
-	_, cause = t.initiator(node)
-	return "iscsi", cause
+	return "host-volumes", t.configAt(at(sizesOf(legacy.Worker), node.Position, "hostVolumes"), 0, "mountTag")
 }
