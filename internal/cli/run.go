@@ -1412,6 +1412,11 @@ func (s *session) failedRun(id string, o runOptions, result migrate.Result, agai
 		}
 		return ended(CodeBlocked)
 	}
+	if o.back && errors.Is(result.Err, migrate.ErrTouched) {
+		// All was taken back before anybody looked, and another look finds the same.
+		_, _ = fmt.Fprintf(s.app.Err, "%s: %s\nTaking it back again changes nothing. When it is known who did that, go forward with: %s\n", id, result.Message, s.repeat("migrate resume "+id))
+		return ended(CodeStopped)
+	}
 	if o.failure.Then == playbook.ThenHold {
 		again = strings.Replace(again, "migrate run", "migrate resume", 1)
 	}

@@ -741,3 +741,26 @@ func TestAPlanSaysWhereItIsSaved(t *testing.T) {
 	assert.Equal(t, "x.plan", kept(report.Options{}, "plans/x.plan", outs[1]).Saved)
 	assert.Empty(t, kept(report.Options{}, "", outs[1]).Saved)
 }
+
+// TestARollbackWhoseProofFailedIsNotTriedAgain, because everything is taken back already and the next look finds the same.
+func TestARollbackWhoseProofFailedIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"touched":       {fmt.Errorf("%w: etcd was restarted", migrate.ErrTouched), "When it is known who did that, go forward with: migrate resume al9qy\n"},
+		"anything else": {errors.New("the API server did not answer"), "Try again with: migrate rollback al9qy\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var said strings.Builder
+			s := &session{app: App{Err: &said}}
+			err := s.failedRun("al9qy", runOptions{back: true}, migrate.Result{Outcome: migrate.Failed, Message: "taken back, but the proof failed", Err: test.err}, "migrate rollback al9qy", "")
+			var end *outcome
+			require.ErrorAs(t, err, &end)
+			assert.Equal(t, CodeStopped, end.code)
+			assert.Contains(t, said.String(), test.want)
+		})
+	}
+}
