@@ -9,7 +9,9 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -73,6 +75,10 @@ type wholeEvictions struct{ client.SubResourceClient }
 func (e wholeEvictions) Create(ctx context.Context, pod, eviction client.Object, opts ...client.SubResourceCreateOption) error {
 	if err := ctx.Err(); err != nil {
 		return err //nolint:wrapcheck // The caller knows whose.
+	}
+	// The pod that was looked at, and no other: a round takes a while, in which one of the same name may have come up on another node.
+	if asked, is := eviction.(*policyv1.Eviction); is && asked.DeleteOptions != nil && asked.DeleteOptions.Preconditions == nil && pod.GetUID() != "" {
+		asked.DeleteOptions.Preconditions = metav1.NewUIDPreconditions(string(pod.GetUID()))
 	}
 	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), longestEviction)
 	defer end()

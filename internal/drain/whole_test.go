@@ -50,6 +50,24 @@ func TestAnEvictionIsNotCutShort(t *testing.T) {
 	assert.False(t, began)
 }
 
+// TestOnlyThePodThatWasLookedAtIsEvicted: one of the same name may have come up on another node since.
+func TestOnlyThePodThatWasLookedAtIsEvicted(t *testing.T) {
+	t.Parallel()
+	_, c := drainer(t, clocktesting.NewFakeClock(now), nil)
+	var asked *policyv1.Eviction
+	w := &whole{Client: interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, _, o client.Object, _ ...client.SubResourceCreateOption) error {
+			asked, _ = o.(*policyv1.Eviction)
+			return nil
+		},
+	})}
+	p := pod("db-0", func(p *corev1.Pod) { p.UID = "first" })
+	require.NoError(t, w.SubResource(eviction).Create(t.Context(), p, &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{}}))
+	require.NotNil(t, asked)
+	require.NotNil(t, asked.DeleteOptions.Preconditions)
+	assert.EqualValues(t, "first", *asked.DeleteOptions.Preconditions.UID)
+}
+
 // TestADaemonSetIsGoneWhenNobodyListsIt: an API server that starts or ends does not find what is there, and the drain would evict its pods.
 func TestADaemonSetIsGoneWhenNobodyListsIt(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ import (
 
 const (
 	defaultTimeout = 10 * time.Second
+	defaultStall   = 2 * time.Minute
 	// What gRPC gives a connection if nobody says otherwise (google.golang.org/grpc, dialoptions.go).
 	connectTimeout = 20 * time.Second
 	// A refused connection is tried again for about a second: an ingress that reloads must not look like an etcd that is gone.
@@ -65,12 +66,15 @@ type Options struct {
 	Dial Dial
 	// Timeout limits one question to one endpoint; zero means ten seconds.
 	Timeout time.Duration
+	// Stall is how long a server may send nothing of a snapshot; zero means two minutes.
+	Stall time.Duration
 }
 
 // Client asks etcd servers. It has one connection per endpoint, so that an answer is always that endpoint's own.
 type Client struct {
 	endpoints []*endpoint
 	timeout   time.Duration
+	stall     time.Duration
 }
 
 // endpoint is one server with its two ways in: questions and metrics.
@@ -126,7 +130,7 @@ func New(opts Options) (*Client, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = defaultTimeout
 	}
-	c := &Client{timeout: opts.Timeout}
+	c := &Client{timeout: opts.Timeout, stall: cmp.Or(opts.Stall, defaultStall)}
 	for _, e := range opts.Endpoints {
 		e.Name = cmp.Or(e.Name, e.URL)
 		made, err := newEndpoint(e, opts)

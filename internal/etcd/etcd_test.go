@@ -23,6 +23,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/etcd"
 )
@@ -186,6 +188,56 @@ func TestASnapshotFromAServerThatTakesConnectionsAndSaysNothingEnds(t *testing.T
 	var failed *etcd.Error
 	require.ErrorAs(t, err, &failed)
 	assert.True(t, failed.Timeout(), "%v", err)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// stalling is an etcd whose disk hangs in the middle of a snapshot; it lives otherwise.
+type stalling struct {
+	etcdserverpb.UnimplementedMaintenanceServer
+}
+
+func (*stalling) Snapshot(_ *etcdserverpb.SnapshotRequest, to etcdserverpb.Maintenance_SnapshotServer) error {
+	if err := to.Send(&etcdserverpb.SnapshotResponse{Blob: []byte("the beginning"), RemainingBytes: 1 << 20}); err != nil {
+		return err
+	}
+	<-to.Context().Done()
+	return to.Context().Err()
+}
+
+// TestASnapshotThatStandsStillEnds, although the server's connection lives: a run would wait for ever where etcd needs both machines.
+func TestASnapshotThatStandsStillEnds(t *testing.T) {
+	t.Parallel()
+	inner := grpc.NewServer()
+	etcdserverpb.RegisterMaintenanceServer(inner, &stalling{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/version" {
+			return
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	where, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	cert, key := clientPair(t)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	at := "https://example.com:443"
+	c, err := etcd.New(etcd.Options{
+		TLS: etcd.TLS{CA: ca, Cert: cert, Key: key}, Dial: new(net.Dialer).DialContext, Endpoints: []etcd.Endpoint{{URL: at, Address: where.Host}}, Stall: 200 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	dir, came := t.TempDir(), int64(0)
+	_, err = c.Save(t.Context(), at, filepath.Join(dir, "etcd.db"), "/registry", func(written int64) { came = written })
+	require.ErrorContains(t, err, "after some of it: nothing came for 200ms")
+	var failed *etcd.Error
+	require.ErrorAs(t, err, &failed)
+	assert.True(t, failed.Timeout(), "another look may find the disk well")
+	require.NotErrorIs(t, err, context.Canceled, "nobody has interrupted it")
+	assert.Positive(t, came)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left)

@@ -69,7 +69,7 @@ func (c *Client) Save(ctx context.Context, endpointName, path, prefix string, to
 		return nil, wrong(err)
 	}
 	draft := path + unverified
-	if err := e.stream(ctx, draft, told); err != nil {
+	if err := e.stream(ctx, draft, told, c.stall); err != nil {
 		return nil, wrong(failure.Join(c.cause(ctx, e, err), discard(draft)))
 	}
 	saved, err := Verify(draft, prefix)
@@ -90,10 +90,13 @@ func (c *Client) reach(ctx context.Context, e *endpoint) error {
 	return e.reach(ctx)
 }
 
-// stream writes what the server sends. There is no time limit of its own: the size decides. The caller's context ends it, and so does a server that does not even answer pings any more.
-func (e *endpoint) stream(ctx context.Context, path string, told func(int64)) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// stream writes what the server sends. There is no time limit for all of it: the size decides. The caller's context ends it, and so does a server that does not even answer pings any more, or that does and
+// sends nothing for so long, as one whose disk hangs: right before the point of no return nobody would ever hear of it.
+func (e *endpoint) stream(ctx context.Context, path string, told func(int64), stall time.Duration) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("nothing came for %s: %w", stall, context.DeadlineExceeded)) })
+	defer stalled.Stop()
 	in, err := e.grpc.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -104,7 +107,16 @@ func (e *endpoint) stream(ctx context.Context, path string, told func(int64)) (e
 		return err
 	}
 	defer func() { err = failure.Join(err, file.Close()) }()
-	if _, err := io.Copy(&teller{file, told, 0}, in); err != nil {
+	alive := func(written int64) {
+		stalled.Reset(stall)
+		if told != nil {
+			told(written)
+		}
+	}
+	if _, err := io.Copy(&teller{file, alive, 0}, in); err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) {
+			err = cause // Nobody has interrupted it.
+		}
 		return fmt.Errorf("after some of it: %w", err)
 	}
 	return file.Sync()
@@ -120,9 +132,7 @@ type teller struct {
 func (t *teller) Write(b []byte) (int, error) {
 	n, err := t.w.Write(b)
 	t.n += int64(n)
-	if t.told != nil {
-		t.told(t.n)
-	}
+	t.told(t.n)
 	return n, err
 }
 

@@ -107,8 +107,7 @@ func (f *Finalizer) remove(ctx context.Context, removals []plan.Removal) error {
 		if o == nil {
 			continue
 		}
-		target := kube.TargetOf(o)
-		target.ResourceVersion = ""
+		target := kube.TargetOf(o) // with its version: finalizers are one list, and somebody may have put his on it meanwhile
 		if foreign := legacyFinalizers(o); len(foreign) < len(o.GetFinalizers()) {
 			if err := f.Management.Writer.Merge(ctx, target, map[string]any{"metadata": map[string]any{"finalizers": foreign}}); err != nil {
 				return err

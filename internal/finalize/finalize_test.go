@@ -67,6 +67,8 @@ type scene struct {
 	away bool
 	// woken is what the KubeadmControlPlane does when it is changed.
 	woken func(context.Context, client.WithWatch) error
+	// read is what somebody else does right after an object was read.
+	read func(context.Context, client.WithWatch, client.Object) error
 }
 
 // newScene seeds what the recorded cluster has, but for VMs, silenced.
@@ -106,6 +108,12 @@ func newScene(t *testing.T) *scene {
 				context.AfterFunc(ctx, w.Stop)
 			}
 			return w, err
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if err := c.Get(ctx, key, o, opts...); err != nil || x.read == nil {
+				return err
+			}
+			return x.read(ctx, c, o)
 		},
 		// A real API server counts the changes of a spec, and the provider says which one it has looked at.
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -188,6 +196,39 @@ func (x *scene) all() error {
 }
 
 func (x *scene) index(write string) int { return slices.Index(x.writes, write) }
+
+// TestAFinalizerThatComesMeanwhileStays: it stands for something that its controller has to do first.
+func TestAFinalizerThatComesMeanwhileStays(t *testing.T) {
+	t.Parallel()
+	const other = "example.com/other"
+	x := newScene(t)
+	came := false
+	x.read = func(ctx context.Context, c client.WithWatch, o client.Object) error {
+		if came || o.GetObjectKind().GroupVersionKind().Kind != "KVMConfig" {
+			return nil
+		}
+		came = true
+		now := &unstructured.Unstructured{}
+		now.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), now); err != nil {
+			return err
+		}
+		now.SetFinalizers(append(now.GetFinalizers(), other))
+		return c.Update(ctx, now)
+	}
+	var config legacy.Ref
+	for _, r := range plan.Removals(x.Picture, target) {
+		if r.Object.Kind == "KVMConfig" {
+			config = r.Object
+		}
+	}
+	err := x.remove(t.Context(), []plan.Removal{{Object: config}})
+	require.True(t, apierrors.IsConflict(err), "it is looked at again: %v", err)
+	live, err := x.live(t.Context(), config)
+	require.NoError(t, err)
+	assert.Contains(t, live.GetFinalizers(), other)
+	assert.Nil(t, live.GetDeletionTimestamp())
+}
 
 func TestEverythingOnTheListGoesInItsOrder(t *testing.T) {
 	t.Parallel()

@@ -310,7 +310,10 @@ func (c *Roller) removeLegacy(ctx context.Context, own *etcd.Client) (missing st
 	if err := c.gate(ctx); err != nil {
 		return "", err
 	}
-	err = own.Remove(ctx, own.Endpoints()[0], legacy.ID)
+	// Not for longer than the run lock leaves for requests on their way: another run must not find the member there, begin to take everything back, and lose it then.
+	soon, over := context.WithTimeout(ctx, hangUpAsk)
+	err = own.Remove(soon, own.Endpoints()[0], legacy.ID)
+	over()
 	if errors.Is(err, etcd.ErrUnsettled) {
 		return "etcd to be sure of its members", nil
 	}

@@ -112,9 +112,27 @@ type part struct {
 // come waits for the replacement, for which it asks.
 func (c *Roller) come(ctx context.Context, w worker) error {
 	if err := c.grow(ctx, w); err != nil {
+		return c.closed(ctx, w, err)
+	}
+	return c.closed(ctx, w, c.awaitGrown(ctx, w))
+}
+
+// closed has an error tell that the old Node takes no pods, whoever has left it so: a run before this one may have been killed in the drain.
+func (c *Roller) closed(ctx context.Context, w worker, err error) error {
+	name := w.Pod.Object.Name
+	if _, told := errors.AsType[*drain.CordonedError](err); err == nil || told || c.Record != nil && c.Record.WasCordoned(name) {
 		return err
 	}
-	return c.awaitGrown(ctx, w)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpAsk)
+	defer cancel()
+	node, unread := get(ctx, c.Workload.Client, coreKind("Node"), "", name)
+	if unread != nil || node == nil {
+		return err // What it is about comes first; the Node may be away because of it.
+	}
+	if cordoned, _, wrong := unstructured.NestedBool(node.Object, "spec", "unschedulable"); wrong != nil || !cordoned {
+		return err
+	}
+	return &drain.CordonedError{Node: name, Err: err}
 }
 
 // empty drains the old machine, and looks at the replacement once more before the old one is lost.
@@ -135,7 +153,7 @@ func (c *Roller) empty(ctx context.Context, w worker) error {
 		return nil
 	}
 	if err := c.drain(ctx, w.Node, c.Inside); err != nil {
-		return err
+		return c.closed(ctx, w, err)
 	}
 	return c.stillGrown(ctx, w)
 }
@@ -144,11 +162,11 @@ func (c *Roller) empty(ctx context.Context, w worker) error {
 func (c *Roller) remove(ctx context.Context, w worker) error {
 	m, err := c.adopted(ctx, w.Node)
 	if err != nil {
-		return err
+		return c.closed(ctx, w, err)
 	}
 	if m != nil {
 		if err := c.retireNode(ctx, w.Node, 0); err != nil {
-			return err
+			return c.closed(ctx, w, err)
 		}
 	}
 	return c.awaitRetired(ctx, w.Node)

@@ -345,3 +345,37 @@ func TestTheAPIServerComesBackWhateverHappens(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "the API server", string(content))
 }
+
+// TestWhatStopsAWorkerSaysThatItsNodeIsClosed: a run before this one was killed in the drain, and the new machine has died since.
+func TestWhatStopsAWorkerSaysThatItsNodeIsClosed(t *testing.T) {
+	t.Parallel()
+	for _, cordoned := range []bool{false, true} {
+		c := with(t, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineDeployment
+metadata: {namespace: org-acme, name: small, uid: d}
+spec: {replicas: 1}
+`, `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Machine
+metadata: {namespace: org-acme, name: new, uid: new, labels: {`+clusterv1.MachineDeploymentNameLabel+`: small}}
+status:
+  conditions: [{type: Ready, status: "False", reason: NotReady, message: "the VM is off", lastTransitionTime: "2026-01-01T00:00:00Z"}]
+`, fmt.Sprintf(`
+apiVersion: v1
+kind: Node
+metadata: {name: worker-a1, uid: node}
+spec: {unschedulable: %t}
+`, cordoned))
+		c.Picture.Nodes = []legacy.Node{{ID: "a1", Role: legacy.Worker, Pod: &legacy.Doc[corev1.Pod]{Object: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "al9qy", Name: "worker-a1", UID: "p"}}}}}
+		c.Result.Workers, c.Begun = map[string]string{"a1": "small"}, func() []string { return []string{"a1"} }
+		c.Workload = c.Management
+		err := c.ReplaceWorker(t.Context(), "a1")
+		require.ErrorContains(t, err, "waiting for Machine/new to be ready: the VM is off")
+		left, told := errors.AsType[*drain.CordonedError](err)
+		require.Equal(t, cordoned, told, "%v", err)
+		if told {
+			assert.Equal(t, "worker-a1", left.Node)
+		}
+	}
+}
