@@ -1101,6 +1101,9 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 		if left, cordoned := errors.AsType[*drain.CordonedError](err); cordoned {
 			message += "; " + left.Hint()
 		}
+		if e.nobodyMayRest(ctx, s) {
+			message += "; " + atOnce
+		}
 		return Result{Outcome: Stopped, Message: message, Err: err}
 	}
 	if e.Journal.stateOf(s.ID) != migrationv1alpha1.StepUndone { // as it is when the step was refused before it began
@@ -1115,15 +1118,30 @@ func (e *Engine) failed(ctx context.Context, s Step, err error) Result {
 		return result
 	}
 	switch {
-	case !e.opts.Hold, errors.Is(err, ErrLockLost):
+	case errors.Is(err, ErrLockLost):
 	case s.Urgent && !errors.Is(err, roll.ErrUnwell), s.Crossed != nil && e.mayHaveCrossed(ctx, s):
-		// Who looks at it in the morning would find a legacy VM that was made again.
-		result.Message += "; nobody is held up by it: it has to be done as soon as it can be, run again"
-	default:
+		if e.opts.Hold {
+			result.Message += "; nobody is held up by it"
+		}
+		result.Message += "; " + atOnce
+	case e.opts.Hold:
 		result.Message += e.hold(ctx, "held after a failure: "+result.Message)
 	}
 	return result
 }
+
+// atOnce is said where a run ends between the point of no return and the end of the legacy master: who looks at it in the morning finds a legacy VM that was made again, which acts as an administrator.
+const atOnce = "it has to be done as soon as it can be, run again: minutes after its API server has ended, the legacy machine is made again with empty disks"
+
+// nobodyMayRest tells of a step that was interrupted, so that the run has no time left, whether the legacy machine has to go at once.
+func (e *Engine) nobodyMayRest(ctx context.Context, s Step) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAsk)
+	defer cancel()
+	return s.Urgent || s.Crossed != nil && e.mayHaveCrossed(ctx, s)
+}
+
+// lastAsk is how long a question may take that is asked after an interruption.
+const lastAsk = 10 * time.Second
 
 // mayHaveCrossed tells that a step has crossed what it crosses, or that nobody can tell.
 func (e *Engine) mayHaveCrossed(ctx context.Context, s Step) bool {
@@ -1197,8 +1215,9 @@ func (e *Engine) save(ctx context.Context) error {
 func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Context) error) error {
 	away := false
 	g := &grace{clock: e.Clock, allowed: e.opts.Retry}
-	defer g.end()
+	defer func() { g.end() }()
 	for {
+		began := e.Clock.Now()
 		err := do(ctx)
 		if err != nil && ctx.Err() != nil {
 			return failure.Join(ctx.Err(), err)
@@ -1206,6 +1225,7 @@ func (e *Engine) retry(ctx context.Context, step string, do func(ctx context.Con
 		// A server that comes back forbids everything until it has read its roles.
 		passing := Passes(err) || away && apierrors.IsForbidden(err)
 		away = away || kube.Transient(err)
+		g.worked(e.Clock.Since(began))
 		if !passing || g.over() {
 			return err
 		}
@@ -1229,6 +1249,21 @@ type grace struct {
 	clock   clock.Clock
 	allowed time.Duration
 	timer   clock.Timer
+	// anew is how many times what had failed was forgotten.
+	anew int
+}
+
+// mostAnew bounds how many times failures are forgotten: a step may end after hours each time.
+const mostAnew = 3
+
+// worked forgets what failed before work that went on for longer than failing may take: a conflict as a step began must not leave nothing for the server that is away for a moment at its end.
+func (g *grace) worked(long time.Duration) {
+	if g.timer == nil || long <= g.allowed || g.anew == mostAnew {
+		return
+	}
+	g.timer.Stop()
+	g.timer = nil
+	g.anew++
 }
 
 // over is asked after every failure. Without any time nothing is done again: no timer rings at once.

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -103,6 +104,59 @@ func TestWhoInterruptsADrainIsToldOfTheCordon(t *testing.T) {
 	assert.Equal(t, "interrupted in step workers/a; it is run again from its beginning; node worker-a stays cordoned until somebody says: kubectl uncordon worker-a", result.Message)
 	result = e.failed(t.Context(), Step{ID: "workers/a"}, context.Canceled)
 	assert.Equal(t, "interrupted in step workers/a; it is run again from its beginning", result.Message)
+}
+
+// TestWhoInterruptsARunWithoutTimeIsToldSo: once the legacy member has left etcd, the legacy machine is made again within minutes unless it goes.
+func TestWhoInterruptsARunWithoutTimeIsToldSo(t *testing.T) {
+	t.Parallel()
+	crossed := func(is bool, err error) func(context.Context, *Work) (bool, error) {
+		return func(ctx context.Context, _ *Work) (bool, error) { return is, failure.Join(err, ctx.Err()) }
+	}
+	for name, test := range map[string]struct {
+		step Step
+		told bool
+	}{
+		"the legacy machine goes": {Step{ID: "control-plane/retire", Urgent: true}, true},
+		"the member has left":     {Step{ID: "control-plane/leave", Crossed: crossed(true, nil)}, true},
+		"nobody can tell":         {Step{ID: "control-plane/leave", Crossed: crossed(false, errors.New("etcd does not answer"))}, true},
+		"the member is there":     {Step{ID: "control-plane/leave", Crossed: crossed(false, nil)}, false},
+		"another step":            {Step{ID: "control-plane/serve"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			result := (&Engine{}).failed(ctx, test.step, context.Canceled)
+			assert.Equal(t, Stopped, result.Outcome)
+			assert.Equal(t, test.told, strings.Contains(result.Message, "as soon as it can be, run again: minutes after its API server has ended"), result.Message)
+		})
+	}
+}
+
+// TestWorkForgetsWhatFailedBeforeIt, up to a bound.
+func TestWorkForgetsWhatFailedBeforeIt(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Unix(0, 0))
+	g := &grace{clock: clk, allowed: 5 * time.Minute}
+	defer g.end()
+	require.False(t, g.over(), "the first failure")
+	for range mostAnew {
+		clk.Step(6 * time.Minute)
+		g.worked(6 * time.Minute)
+		require.False(t, g.over(), "what it worked for in between counts")
+	}
+	clk.Step(6 * time.Minute)
+	g.worked(6 * time.Minute)
+	assert.True(t, g.over(), "a step that always ends so")
+
+	short := &grace{clock: clk, allowed: 5 * time.Minute}
+	defer short.end()
+	require.False(t, short.over())
+	for range 6 {
+		clk.Step(time.Minute)
+		short.worked(time.Minute)
+	}
+	assert.True(t, short.over(), "nothing but failures")
 }
 
 // TestAFailureIsHeld until somebody resumes, so that no timer tries again.
