@@ -567,7 +567,7 @@ func examples() map[string]example {
 				{"one worker keeps its name", func(f *Facts) {
 					f.Workloads.ISCSI = []string{"PersistentVolume db: iqn.array at 10.0.0.9:3260"}
 					f.KeptNames = map[string]string{f.Cluster.Workers()[0].ID: "iqn.a"}
-				}, Decide, "PersistentVolume db"},
+				}, Decide, "the replacements of "},
 			},
 		},
 		"CHK-VM-007": {fail: []broken{{"one", func(f *Facts) { addHostVolume(f.Cluster, 0, "host-worker-01") }, Decide, "data at /data"}}},

@@ -155,6 +155,17 @@ func TestVolumesOnANode(t *testing.T) {
 	}
 }
 
+// TestWhatNeedsNoDecision: a cluster without workers wants no room for one, and one whose volumes use no iSCSI asks nobody.
+func TestWhatNeedsNoDecision(t *testing.T) {
+	t.Parallel()
+	f := healthyOf(t, 1)
+	f.Cluster.Nodes = f.Cluster.Nodes[:1]
+	assert.Equal(t, Pass, outcomeOf(t, f, "CHK-VM-011").Outcome)
+	f = healthyOf(t, 1)
+	f.Workloads.Volumes = 3
+	assert.Equal(t, Pass, outcomeOf(t, f, "CHK-VM-015").Outcome)
+}
+
 // TestTheOnlyWorkerGoesFirst before its replacement comes: a budget that its pods' own absence would break is told before the night.
 func TestTheOnlyWorkerGoesFirst(t *testing.T) {
 	t.Parallel()
