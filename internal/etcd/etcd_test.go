@@ -43,6 +43,22 @@ func clientPair(t *testing.T) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})
 }
 
+// clientOf is a client of a server that has another name than its address, and that name.
+func clientOf(t *testing.T, server *httptest.Server, stall time.Duration) (c *etcd.Client, at string) {
+	t.Helper()
+	where, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	cert, key := clientPair(t)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	at = "https://example.com:443"
+	c, err = etcd.New(etcd.Options{
+		TLS: etcd.TLS{CA: ca, Cert: cert, Key: key}, Dial: new(net.Dialer).DialContext, Endpoints: []etcd.Endpoint{{URL: at, Address: where.Host}}, Stall: stall,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c, at
+}
+
 func TestAClientNeedsAllItsParts(t *testing.T) {
 	t.Parallel()
 	cert, key := clientPair(t)
@@ -80,17 +96,8 @@ func TestMetricsAreReadOnceAndInFull(t *testing.T) {
 		assert.Equal(t, "example.com", r.TLS.ServerName, "an ingress sees the name, not the address")
 		answer(w)
 	}))
-	defer server.Close()
-	where, err := url.Parse(server.URL)
-	require.NoError(t, err)
-	cert, key := clientPair(t)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	at := "https://example.com:443"
-	client, err := etcd.New(etcd.Options{
-		TLS: etcd.TLS{CA: ca, Cert: cert, Key: key}, Dial: new(net.Dialer).DialContext, Endpoints: []etcd.Endpoint{{URL: at, Address: where.Host}},
-	})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, client.Close()) }()
+	t.Cleanup(server.Close)
+	client, at := clientOf(t, server, 0)
 
 	for range 3 {
 		text, err := client.Metrics(t.Context(), at)
@@ -219,19 +226,10 @@ func TestASnapshotThatStandsStillEnds(t *testing.T) {
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
-	defer server.Close()
-	where, err := url.Parse(server.URL)
-	require.NoError(t, err)
-	cert, key := clientPair(t)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	at := "https://example.com:443"
-	c, err := etcd.New(etcd.Options{
-		TLS: etcd.TLS{CA: ca, Cert: cert, Key: key}, Dial: new(net.Dialer).DialContext, Endpoints: []etcd.Endpoint{{URL: at, Address: where.Host}}, Stall: 200 * time.Millisecond,
-	})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, c.Close()) }()
+	t.Cleanup(server.Close)
+	c, at := clientOf(t, server, 200*time.Millisecond)
 	dir, came := t.TempDir(), int64(0)
-	_, err = c.Save(t.Context(), at, filepath.Join(dir, "etcd.db"), "/registry", func(written int64) { came = written })
+	_, err := c.Save(t.Context(), at, filepath.Join(dir, "etcd.db"), "/registry", func(written int64) { came = written })
 	require.ErrorContains(t, err, "after some of it: nothing came for 200ms")
 	var failed *etcd.Error
 	require.ErrorAs(t, err, &failed)
