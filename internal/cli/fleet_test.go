@@ -695,21 +695,18 @@ func TestAClockThatIsWrongForAMomentEndsNoWait(t *testing.T) {
 	require.NoError(t, lock.Acquire(t.Context()))
 	file := &fleetFile{Fleet: &fleet.Fleet{}}
 	file.Metadata.Name, file.Metadata.Namespace = "test", "default"
-	w := &fleetWork{session: s, lock: lock, roster: &fleet.Roster{Groups: []fleet.Group{{}}}, file: file, change: &kube.Changing{Client: stored}, book: &fleet.Book{Record: &fleet.Record{}}}
-	require.NoError(t, w.goAhead(t.Context()), "without windows no clock is asked")
+	w := &fleetWork{session: s, lock: lock, file: file, change: &kube.Changing{Client: stored}, book: &fleet.Book{Record: &fleet.Record{}}}
 	asks := &fleet.Record{}
 	asks.Ask(clk.Now(), "ops", "disk alert")
 	require.NoError(t, migrate.SaveFleetRecord(t.Context(), stored, file.key(), "test", asks))
-	require.NoError(t, w.goAhead(t.Context()))
-	require.NotNil(t, w.book.Record.Hold, "a hold is heard of before anything begins, also when no watch has told it")
-	w.roster.Groups[0].Door = &playbook.Door{}
 	err := w.goAhead(t.Context())
+	require.NotNil(t, w.book.Record.Hold, "a hold is heard of before anything begins, also when no watch has told it")
 	require.ErrorIs(t, err, fleet.ErrLater)
-	require.ErrorContains(t, err, "this machine's clock is 1h0m0s ahead of that of the management cluster: windows would open at the wrong time")
+	require.ErrorContains(t, err, "this machine's clock is 1h0m0s ahead of that of the management cluster: windows would open at the wrong time,")
 
 	ended := make(chan error)
 	go func() {
-		_, err := s.runPatiently(t.Context(), runOptions{yes: true, door: &playbook.Door{}}, nil, "al9qy", always)
+		_, err := s.runPatiently(t.Context(), runOptions{yes: true}, nil, "al9qy", always)
 		ended <- err
 	}()
 	require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
@@ -720,6 +717,25 @@ func TestAClockThatIsWrongForAMomentEndsNoWait(t *testing.T) {
 	require.Eventually(t, func() bool { return asked.Load() > 0 }, 30*time.Second, time.Millisecond, "the second try runs")
 	require.NotErrorIs(t, <-ended, errSkewed)
 	assert.Equal(t, 1, strings.Count(said.String(), "could not begin: this machine's clock"), said.String())
+}
+
+// TestTheWayBackAsksNoClock: it is needed most where something is wrong, and compares no times.
+func TestTheWayBackAsksNoClock(t *testing.T) {
+	t.Parallel()
+	theirs := time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC)
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		w.Header().Set("Date", theirs.Format(http.TimeFormat))
+		asked.Add(1)
+		http.NotFound(w, request)
+	}))
+	t.Cleanup(server.Close)
+	s, _ := newSession(App{Clock: clocktesting.NewFakeClock(theirs.Add(time.Hour)), Err: io.Discard})
+	s.kube.KubeConfig = new(kubeconfigOf(t, server.URL))
+	_, err := s.runOnce(t.Context(), runOptions{yes: true, back: true}, nil, "al9qy")
+	require.Error(t, err, "there is nothing to take back")
+	require.NotErrorIs(t, err, errSkewed)
+	assert.Positive(t, asked.Load())
 }
 
 // TestTheInstallationsPlaybookLiesUnderThoseOfAFleet: what a fleet says of its windows holds over it, and what it closes stays closed.

@@ -337,7 +337,7 @@ func (w *fleetWork) locked(ctx context.Context, outs []output) error {
 // gate asks for the fleet's lock.
 func (w *fleetWork) gate(ctx context.Context) error { return later(w.lock.Gate(ctx)) }
 
-// goAhead asks for the lock, for holds of others, which a watch that was refused for a while has not told, and, where windows count, for the time: a clock that is wrong is nothing that a
+// goAhead asks for the lock, for holds of others, which a watch that was refused for a while has not told, and for the time: a clock that is wrong is nothing that a
 // cluster failed by.
 func (w *fleetWork) goAhead(ctx context.Context) error {
 	if err := w.gate(ctx); err != nil {
@@ -348,9 +348,6 @@ func (w *fleetWork) goAhead(ctx context.Context) error {
 		return later(err)
 	}
 	w.book.Record.Merge(record)
-	if !slices.ContainsFunc(w.roster.Groups, func(g fleet.Group) bool { return g.Door != nil }) {
-		return nil
-	}
 	return later(w.rightClock(ctx))
 }
 

@@ -460,7 +460,7 @@ func said(e *playbook.Effective) (Decisions, error) {
 	return out, nil
 }
 
-// mostSkew is how far clocks may be apart before windows would open at the wrong time. What is said of a difference is rounded to skewStep: the Date header
+// mostSkew is how far clocks may be apart before windows would open at the wrong time, and what started when could not be told. What is said of a difference is rounded to skewStep: the Date header
 // that it comes from has whole seconds, and its answer was some time on the way.
 const (
 	mostSkew = 30 * time.Second
@@ -468,7 +468,7 @@ const (
 )
 
 // errSkewed is what is wrong with a clock that differs. It may pass: a machine that wakes sets its clock a moment later.
-var errSkewed = errors.New("windows would open at the wrong time")
+var errSkewed = errors.New("windows would open at the wrong time, a soak would end too early or late, and what was started during a run could not be told")
 
 // theirTime is what the management cluster's clock shows.
 func (s *session) theirTime(ctx context.Context) (time.Time, error) {
@@ -479,7 +479,7 @@ func (s *session) theirTime(ctx context.Context) (time.Time, error) {
 	return kube.TimeOf(ctx, kube.Prepared(config, s.kubeOptions()))
 }
 
-// rightClock compares this machine's clock with the management cluster's.
+// rightClock compares this machine's clock with the management cluster's. Besides windows, the proof that nothing was restarted compares times of both, and what soaks was written by whoever ran before.
 func (s *session) rightClock(ctx context.Context) error {
 	theirs, err := s.theirTime(ctx)
 	if err != nil {
