@@ -95,7 +95,7 @@ fuzz: ## fuzz every parser for FUZZTIME (30s each)
 	hack/fuzz.sh $(or $(FUZZTIME),30s)
 
 .PHONY: demo
-demo: lab ## look at a real legacy cluster with inventory, check, snapshot and plan; as root also take one of virtual machines through all phases
+demo: lab ## look at a real legacy cluster with inventory, check, snapshot and plan; as root also take one of virtual machines through all phases; HOST_VOLUMES=false ties its worker to no host
 	WORKERS=$(CLUSTER_WORKERS) hack/demo.sh
 
 .PHONY: release-artifacts

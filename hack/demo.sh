@@ -3,13 +3,22 @@
 # cluster on virtual machines with a workload in it, which migrate takes through all phases: DEMO=adopt ends when its machines are adopted, DEMO=plan
 # after the first half. Everything runs on loopback or in a network of its own; whatever happens, it is taken down at the end, and what was written goes with it unless WORK=DIR
 # names a directory to keep it below when something fails. All phases take half an hour to an hour on two cores without hardware virtualization, also with the worker that
-# WORKERS=1 adds; on a fresh machine what they need is built before, which takes more than another half.
+# WORKERS=1 adds; on a fresh machine what they need is built before, which takes more than another half. The first worker is tied to its host by host volumes, as the recorded one was, and goes
+# before its replacement comes; HOST_VOLUMES=false leaves them out, and the replacement comes first.
 set -euo pipefail
 kept=${WORK:+$(realpath --canonicalize-missing "$WORK")} # A relative one is the caller's.
 cd "$(dirname "$0")/.."
 
 until=${DEMO:-all}
 workers=${WORKERS:-0}
+volumes=${HOST_VOLUMES:-true}
+case $volumes in
+true | false) ;;
+*)
+	echo "HOST_VOLUMES=$volumes: it is true or false" >&2
+	exit 2
+	;;
+esac
 case $until in
 plan | adopt | all) ;;
 *)
@@ -119,7 +128,7 @@ boot() {
 		hosts=$((4 + workers))
 	fi
 	bin/lab up --dir "$work/lab" --hosts "$hosts" --provider
-	bin/lab legacy up --dir "$work/lab" --faster 10 --workers "$workers" --wait 90m
+	bin/lab legacy up --dir "$work/lab" --faster 10 --workers "$workers" --host-volumes="$volumes" --wait 90m
 	unset KUBECONFIG
 
 	say "what its customer runs (hack/demo/shop.yaml)"
@@ -167,7 +176,7 @@ replace() {
 
 	say "migrate run $id: the workers"
 	local meanwhile=("${probe[@]}")
-	if [ "$workers" = 1 ]; then
+	if [ "$workers" = 1 ] && [ "$volumes" = true ]; then
 		# The data of the first worker stay on their host, so it goes before its replacement comes, and the port that leads to the workers leads nowhere
 		# meanwhile. The workload's own port is at every node, also at the new control plane, which stays.
 		local address

@@ -39,6 +39,7 @@ func newLegacy(e *env) *cobra.Command {
 
 type legacyFlags struct {
 	workers, faster int
+	hostVolumes     bool
 	wait            time.Duration
 	source          string
 }
@@ -69,6 +70,7 @@ With --wait 0 all machines boot at once.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.legacyUp(cmd, f) },
 	}
 	cmd.Flags().IntVar(&f.workers, "workers", 1, "number of workers, at most "+strconv.Itoa(cluster.MaxWorkers))
+	cmd.Flags().BoolVar(&f.hostVolumes, "host-volumes", true, "give the first worker its host volumes, which tie it to its host: a migration takes it away before its replacement comes")
 	cmd.Flags().IntVar(&f.faster, "faster", legacyFaster, "divides the operators' documented delays")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Hour, "how long to wait for the cluster; 0 does not wait")
 	cmd.Flags().StringVar(&f.source, "source", "", "working tree with the recordings and programs (default: the one around the working directory, or around this program)")
@@ -122,7 +124,7 @@ func (e *env) legacyUp(cmd *cobra.Command, f *legacyFlags) error {
 	}
 	o.Faster = f.faster
 	o.Cluster, err = cluster.New(cluster.Options{
-		Testdata: filepath.Join(up.source, "testdata"), Workers: f.workers, WorkerHosts: install.WorkerHosts(o.Hosts, f.workers), Now: e.clock.Now(),
+		Testdata: filepath.Join(up.source, "testdata"), Workers: f.workers, WorkerHosts: install.WorkerHosts(o.Hosts, f.workers), WithoutHostVolumes: !f.hostVolumes, Now: e.clock.Now(),
 	})
 	if err != nil {
 		return err

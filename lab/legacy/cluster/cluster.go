@@ -64,8 +64,10 @@ type Options struct {
 	// Workers are between none and MaxWorkers.
 	Workers int
 	// WorkerHosts are the hosts that workers may run on: the host volumes are there.
-	WorkerHosts    []string
-	Master, Worker Size
+	WorkerHosts []string
+	// WithoutHostVolumes leaves the host volumes of the first worker out, so that nothing ties it to its host: its replacement may come before it goes.
+	WithoutHostVolumes bool
+	Master, Worker     Size
 	// DNS and NTP servers of the machines.
 	DNS, NTP string
 	// CA signs everything; a new one when nil.
@@ -287,6 +289,9 @@ func (c *Cluster) takeConfig(o *unstructured.Unstructured) error {
 	size := func(s Size) func(map[string]any) {
 		return func(m map[string]any) {
 			m["cpus"], m["memory"], m["disk"], m["dockerVolumeSizeGB"] = int64(s.CPUs), s.Memory, int64(s.DiskGB), int64(0)
+			if c.opts.WithoutHostVolumes {
+				delete(m, "hostVolumes")
+			}
 		}
 	}
 	n := int64(c.opts.Workers)
@@ -499,7 +504,7 @@ func (c *Cluster) takeVolume(o *unstructured.Unstructured) error {
 			return fmt.Errorf("making a spare volume: %w", err)
 		}
 		c.add(spare)
-	case o.GetLabels()[MountTag] != "" && c.opts.Workers > 0 && len(c.opts.WorkerHosts) > 0:
+	case o.GetLabels()[MountTag] != "" && !c.opts.WithoutHostVolumes && c.opts.Workers > 0 && len(c.opts.WorkerHosts) > 0:
 		path, _, err := unstructured.NestedString(spec, "local", "path")
 		if err != nil || path == "" {
 			return fmt.Errorf("reading its local path %q: %w", path, err)

@@ -126,3 +126,18 @@ func TestHostVolumesAreOnTheHostsOfWorkers(t *testing.T) {
 	}, config.Spec.KVM.Workers[0].HostVolumes)
 	assert.Empty(t, config.Spec.KVM.Workers[1].HostVolumes)
 }
+
+func TestWorkersWithoutHostVolumesAreTiedToNoHost(t *testing.T) {
+	c, err := cluster.New(cluster.Options{
+		Testdata: filepath.Join("..", "..", "..", "testdata"), Workers: 1, WorkerHosts: []string{"host-2"}, WithoutHostVolumes: true, Now: time.Now(),
+	})
+	require.NoError(t, err)
+	assert.Empty(t, c.HostVolumes)
+	for _, o := range c.Objects {
+		assert.Empty(t, o.GetLabels()[cluster.MountTag], o.GetName())
+	}
+	config, err := desired.Read(get(t, c, desired.KindKVMConfig, cluster.ID))
+	require.NoError(t, err)
+	require.Len(t, config.Spec.KVM.Workers, 1)
+	assert.Empty(t, config.Spec.KVM.Workers[0].HostVolumes)
+}
