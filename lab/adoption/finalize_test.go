@@ -254,7 +254,8 @@ func (x *takeover) assertFinal(workers int) {
 	assert.Equal(x, migrationv1alpha1.StateReached, object.Status.State)
 }
 
-// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together, and old ones that go together once the first has gone.
+// TestKilledWhileWorkersAreReplaced kills the program after every change of the phase, with new workers that come together, and old ones that go together once the first has gone; then after every change
+// of the last phase. Its etcd is the one that legacy masters have.
 func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	t.Parallel()
 	x := newTakeover(t, "lazarus", 3)
@@ -273,25 +274,30 @@ func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	}
 	assert.Less(t, at(history.StepDone, 0), at(history.StepStarted, 1), "the first one goes alone")
 	assert.Less(t, at(history.StepStarted, 2), at(history.StepDone, 1), "the others go together")
+	x.finalizedByKilledRuns(3)
 }
 
-// TestKilledWhileFinalizing kills the program after every change of the last phase, with a network that its operator has to remove. Its etcd is the newer one: with the older one, virtual machines
-// see the same (lab/e2e).
+// TestKilledWhileFinalizing kills the program after every change of the last two phases. Its etcd is the newer one.
 func TestKilledWhileFinalizing(t *testing.T) {
 	t.Parallel()
 	x := newTakeoverOf(t, "martha", migrationtest.ClusterOptions{Workers: 1, Etcd: true})
 	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
 	require.Equal(t, cli.CodeOK, code, said)
-	code, _, said = x.rollWorkers(t.Context())
-	require.Equal(t, cli.CodeOK, code, said)
+	x.o.untilDone(t, 1, changes, x.rollWorkers, cli.CodeOK)
+	x.finalizedByKilledRuns(1)
+}
+
+// finalizedByKilledRuns is killed after every change of the last phase, with a network that its operator has to remove.
+func (x *takeover) finalizedByKilledRuns(workers int) {
+	x.Helper()
 	network := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "flannel-network-" + x.o.c.ID}}
-	require.NoError(t, x.management.Create(t.Context(), network))
+	require.NoError(x, x.management.Create(x.Context(), network))
 	ended := x.flannelOperator()
-	x.o.untilDone(t, 1, changes, x.finalize, cli.CodeOK)
-	require.NoError(t, <-ended)
-	x.assertFinal(1)
-	err := x.management.Get(t.Context(), client.ObjectKeyFromObject(network), network)
-	assert.True(t, apierrors.IsNotFound(err) || network.DeletionTimestamp != nil, "the operator has removed the network")
+	x.o.untilDone(x.T, 1, changes, x.finalize, cli.CodeOK)
+	require.NoError(x, <-ended)
+	x.assertFinal(workers)
+	err := x.management.Get(x.Context(), client.ObjectKeyFromObject(network), network)
+	assert.True(x, apierrors.IsNotFound(err) || network.DeletionTimestamp != nil, "the operator has removed the network")
 }
 
 // flannelOperator does what flannel-operator does with a FlannelConfig of its version that is being deleted: it waits for the cluster's namespace to vanish,
