@@ -277,10 +277,11 @@ func TestTakenBackToTheFenceAndForwardAgain(t *testing.T) {
 	assertGivenBack(t, c, before)
 }
 
-// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: of fence, translate and adopt nothing is left to do.
+// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: of fence, translate and adopt nothing is left to do. Nobody says something else on the way, and everybody may take it back.
 func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 	t.Parallel()
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	before := c.State(t)
 	o := newOperator(t, c, "ida")
 	code, _, stderr := o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, stderr)
@@ -299,4 +300,13 @@ func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 		assert.Equal(t, cli.CodeError, code)
 		assert.Contains(t, stderr, `the migration has begun with something else, which cannot be changed on the way: --image is "another-{version}", and was ""`)
 	}
+
+	// A playbook that other clusters need as well has got a decision more. It is in nobody's way back.
+	book := []string{"--playbook", o.book(t, "grown", -time.Hour, time.Hour, "  decisions: [{field: TRN-ISCSI-001, value: keep, reason: CHG-4712}]\n")}
+	code, _, stderr = o.run(t.Context(), book...)
+	assert.Equal(t, cli.CodeError, code)
+	assert.Contains(t, stderr, `the decision for TRN-ISCSI-001 is "keep", and was ""`)
+	code, _, stderr = o.rollback(t.Context(), book...)
+	require.Equal(t, cli.CodeOK, code, stderr)
+	assertGivenBack(t, c, before)
 }
