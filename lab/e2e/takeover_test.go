@@ -209,6 +209,7 @@ func (w *world) controlPlaneMoves(ctx context.Context) {
 	args := w.goesOn("control-plane", "--approve", "control-plane", "--approve", "point-of-no-return", "--etcd-snapshot", filepath.Join(w.work, "last.db"), "--etcd-latency", emulatedLatency)
 	// The workload is asked at the machine that goes until its pods have left it, and at the one that comes from there on. What emulated machines lose is told: they hear of a pod that goes
 	// later than the pod waits for them.
+	defer w.workloadIsWatched(ctx)()
 	lost, ended := int64(0), w.asking(ctx, "workload-before", w.workloadGently(ctx))
 	begin := w.clock.Now()
 	elsewhere := func(ctx context.Context, _ *os.Process) {
