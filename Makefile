@@ -119,10 +119,10 @@ e2e-adopt: setup lab ## take a running legacy cluster of real virtual machines o
 	cd lab && go test -tags e2e ./e2e -run TestAdopt -count=1 -timeout 150m -v -args -workers $(or $(WORKERS),1)
 
 .PHONY: e2e
-e2e: setup lab ## take a running legacy cluster of real virtual machines through all phases, with a worker on four processors or more; root, QEMU and up to two hours without KVM; WORK=DIR keeps the lab of a walk that failed
+e2e: setup lab ## take a running legacy cluster of real virtual machines through all phases, with a worker on four processors or more; root, QEMU and up to two hours without KVM; WORK=DIR keeps the lab of a walk that failed, SKIP=REGEXP leaves steps out
 	bin/lab image build legacy
 	bin/lab image build next
-	cd lab && go test -tags e2e ./e2e -run TestMigration -count=1 -timeout 300m -v -args -workers $(CLUSTER_WORKERS) $(if $(WORK),-work $(abspath $(WORK)))
+	cd lab && go test -tags e2e ./e2e -run TestMigration -count=1 -timeout 300m -v -args -workers $(CLUSTER_WORKERS) $(if $(WORK),-work $(abspath $(WORK))) $(if $(SKIP),-skip '$(SKIP)')
 
 .PHONY: e2e-window
 e2e-window: setup lab ## migrate a cluster whose window closes after the control plane, and have another process, which waits for the next window of the same playbook, replace the workers in it; root, two minutes

@@ -523,6 +523,7 @@ func (w *world) workersMove(ctx context.Context) {
 		w.migrates(ctx, args)
 	} else {
 		w.whileAsked(ctx, "workers", w.workloadAtControlPlane(ctx), func(ctx context.Context) {
+			defer w.workloadIsWatched(ctx)()
 			w.killedAt(ctx, args, "still has", "workers/settled")
 			w.keepTimes(w.migrates(ctx, args))
 		})
@@ -660,7 +661,7 @@ func (w *world) rolls(ctx context.Context) {
 	w.forecastIsEmpty(ctx)
 }
 
-// tellWorkers compares how long the replacement of each worker took, a kill of its run included, with a worker's plain creation and the drain.
+// tellWorkers compares how long the replacement of each worker took, a kill of its run and the end of the legacy VM included, with a worker's plain creation and the drain.
 func (w *world) tellWorkers(plainly time.Duration) {
 	w.t.Helper()
 	notes, _ := w.readNotes()
@@ -669,7 +670,7 @@ func (w *world) tellWorkers(plainly time.Duration) {
 			continue
 		}
 		took, allowed := notes.Took[step], plainly+notes.Drained[step]
-		w.say("  measured: %s took %.0f s, with a kill in its drain; a worker's plain creation to Ready and the rest of that drain %.0f s: %+.0f %%",
+		w.say("  measured: %s took %.0f s, with a kill in its drain and the end of the legacy VM; a worker's plain creation to Ready and the rest of that drain %.0f s: %+.0f %%",
 			step, took.Seconds(), allowed.Seconds(), 100*(took.Seconds()/allowed.Seconds()-1))
 	}
 }
