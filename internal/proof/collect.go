@@ -24,9 +24,9 @@ import (
 
 const (
 	defaultTimeout = 30 * time.Second
-	// kubeletAttempts is how often a kubelet is asked. The way to it, through the API server, is the longest of all, and one answer that came
-	// too late on a busy master left the proof of a whole run incomplete.
-	kubeletAttempts = 3
+	// attempts is how often each question is asked. One answer that came too late from a busy master left the proof of a whole run incomplete: a kubelet's, and, in the first look, which nobody can
+	// repeat, etcd's.
+	attempts = 3
 	// maxAtOnce bounds the questions under way: every kubelet is asked through the one API server of a cluster with one master.
 	maxAtOnce = 8
 
@@ -102,8 +102,15 @@ type collector struct {
 	opts Options
 }
 
-// within calls look with a context that ends after the timeout.
-func (c *collector) within(ctx context.Context, look func(context.Context) error) error {
+// within calls look with a context that ends after the timeout, and again when that failed.
+func (c *collector) within(ctx context.Context, look func(context.Context) error) (err error) {
+	for attempt := 0; attempt < attempts && (attempt == 0 || ctx.Err() == nil && err != nil); attempt++ {
+		err = c.once(ctx, look)
+	}
+	return err
+}
+
+func (c *collector) once(ctx context.Context, look func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	return look(ctx)
@@ -239,16 +246,11 @@ func (c *collector) kubeletStart(ctx context.Context, node string) Item[time.Tim
 	if c.WorkloadGet == nil {
 		return unread[time.Time]("kubelets cannot be asked over this connection")
 	}
-	var (
-		metrics []byte
-		err     error
-	)
-	for attempt := 0; attempt < kubeletAttempts && ctx.Err() == nil && (attempt == 0 || err != nil); attempt++ {
-		err = c.within(ctx, func(ctx context.Context) (err error) {
-			metrics, err = c.WorkloadGet(ctx, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/metrics")
-			return err
-		})
-	}
+	var metrics []byte
+	err := c.within(ctx, func(ctx context.Context) (err error) {
+		metrics, err = c.WorkloadGet(ctx, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/metrics")
+		return err
+	})
 	if err != nil {
 		return unread[time.Time]("asking the kubelet through the API server: %v", err)
 	}

@@ -326,3 +326,60 @@ func TestAKubeletThatAnswersTooLateOnceIsAskedAgain(t *testing.T) {
 		assert.Equal(t, min(failures+1, 3), asked, "%d failures", failures)
 	}
 }
+
+// lateEtcd answers each question too late at first.
+type lateEtcd struct {
+	fakeEtcd
+	failures int
+	mu       sync.Mutex
+	asked    map[string]int
+}
+
+func (l *lateEtcd) late(question string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked[question]++; l.asked[question] <= l.failures {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+func (l *lateEtcd) Endpoints() []string { return []string{"https://a"} }
+
+func (l *lateEtcd) Members(ctx context.Context) (etcd.Members, error) {
+	if err := l.late("members"); err != nil {
+		return etcd.Members{}, err
+	}
+	return l.fakeEtcd.Members(ctx)
+}
+
+func (l *lateEtcd) Status(ctx context.Context, at string) (etcd.Status, error) {
+	if err := l.late("status"); err != nil {
+		return etcd.Status{}, err
+	}
+	return l.fakeEtcd.Status(ctx, at)
+}
+
+func (l *lateEtcd) Metrics(ctx context.Context, at string) ([]byte, error) {
+	if err := l.late("metrics"); err != nil {
+		return nil, err
+	}
+	return l.fakeEtcd.Metrics(ctx, at)
+}
+
+// TestAnEtcdThatAnswersTooLateIsAskedAgain: what the first look of a migration lacks, no later one can prove.
+func TestAnEtcdThatAnswersTooLateIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	server := apiServer(t, nil, nil)
+	for failures, known := range map[int]bool{0: true, 2: true, 3: false} {
+		late := &lateEtcd{failures: failures, asked: map[string]int{}, fakeEtcd: fakeEtcd{
+			members:  etcd.Members{Cluster: 0xc, Members: []etcd.Member{{ID: 0xa, Name: "one"}}},
+			statuses: map[string]etcd.Status{"https://a": {Cluster: 0xc, Member: 0xa, Leader: 0xa, RaftTerm: 3, Version: "3.5.0"}},
+			metrics:  map[string]string{"https://a": metrics},
+		}}
+		e := collect(t, proof.Sources{Management: server.Reader, Etcd: late}).Etcd
+		assert.Equal(t, known, e.Term.Value != nil, "%d failures", failures)
+		assert.Equal(t, known, len(e.Members) == 1 && e.Members[0].Started.Value != nil, "%d failures", failures)
+		assert.Equal(t, min(failures+1, 3), late.asked["members"], "%d failures", failures)
+	}
+}
