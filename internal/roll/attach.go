@@ -273,16 +273,21 @@ func bootstrapFailure(kvmMachine *unstructured.Unstructured) string {
 	return found.Message
 }
 
-// stillBoots fails when the new machine's bootstrap has: nothing that comes later brings it back, and there is nothing to wait for.
-func (c *Roller) stillBoots(ctx context.Context) error {
+// stillBoots fails when the new machine's bootstrap has: nothing that comes later brings it back, and there is nothing to wait for. Else it returns what the provider knows of it so far, in
+// brackets, or nothing. A guest that hangs before it says a word looks like one that takes its time: one whose kernel did was waited for without a word until its liveness probe had its VM started again, 17
+// minutes later.
+func (c *Roller) stillBoots(ctx context.Context) (so string, err error) {
 	machine, err := c.infrastructure(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if failed := bootstrapFailure(machine); failed != "" {
-		return fmt.Errorf("booting KVMMachine/%s: %s", machine.GetName(), failed)
+		return "", fmt.Errorf("booting KVMMachine/%s: %s", machine.GetName(), failed)
 	}
-	return nil
+	if status, message := adopt.Condition(machine, infrav1.BootstrapExecSucceededCondition); status != string(metav1.ConditionTrue) && message != "" {
+		so = fmt.Sprintf(" (KVMMachine/%s: %s)", machine.GetName(), message)
+	}
+	return so, nil
 }
 
 // Detach takes the KubeadmControlPlane and its machine away, in the order that was found by trying (init-join-proof.md 10):

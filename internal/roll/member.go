@@ -159,7 +159,8 @@ func (c *Roller) newMember(ctx context.Context) (*etcd.Member, error) {
 // Join waits until the new machine's etcd takes part as a learner. The machine adds it by itself.
 func (c *Roller) Join(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		if err := c.stillBoots(ctx); err != nil {
+		so, err := c.stillBoots(ctx)
+		if err != nil {
 			return "", err
 		}
 		m, err := c.newMember(ctx)
@@ -167,7 +168,7 @@ func (c *Roller) Join(ctx context.Context) error {
 		case err != nil:
 			return "", err
 		case m == nil:
-			return "the new machine to add itself to etcd", nil
+			return "the new machine to add itself to etcd" + so, nil
 		case m.Name == "":
 			return "the new machine to start its etcd", nil
 		}
@@ -248,7 +249,7 @@ func (c *Roller) Promote(ctx context.Context) error {
 		if c.Clock.Now().Before(way.again) {
 			return way.far, nil
 		}
-		if err := c.stillBoots(ctx); err != nil {
+		if _, err := c.stillBoots(ctx); err != nil {
 			return "", err
 		}
 		m, err := c.newMember(ctx)

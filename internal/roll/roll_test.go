@@ -282,6 +282,20 @@ func TestAMachineThatGaveUpGetsNoVote(t *testing.T) {
 	}
 }
 
+// TestWhoWaitsForAMachineHearsWhatIsKnownOfIt: a guest whose kernel hangs says nothing, and for a quarter of an hour nothing else does.
+func TestWhoWaitsForAMachineHearsWhatIsKnownOfIt(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]string{
+		"": "",
+		`conditions: [{type: ` + infrav1.BootstrapExecSucceededCondition + `, status: "True", reason: BootstrapSucceeded, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]`:               "",
+		`conditions: [{type: ` + infrav1.BootstrapExecSucceededCondition + `, status: Unknown, reason: GuestSilent, message: nothing has been heard, lastTransitionTime: "2026-01-01T00:00:00Z"}]`: " (KVMMachine/al9qy-cp-x: nothing has been heard)",
+	} {
+		so, err := with(t, firstNew(status)...).stillBoots(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, want, so)
+	}
+}
+
 // TestAnAPIServerWithoutAWayToServicesIsWaitedFor: it would call no webhook. What else runs on every Node, and what does not want this one, holds nobody up.
 func TestAnAPIServerWithoutAWayToServicesIsWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -94,7 +94,7 @@ func ownEndpoint() string { return "https://localhost:" + strconv.Itoa(clientPor
 // no webhook and no aggregated API, so that what a webhook must see fails as soon as it is asked. It stops early when its bootstrap failed.
 func (c *Roller) AwaitServer(ctx context.Context) error {
 	return c.poll(ctx, func(ctx context.Context) (string, error) {
-		if err := c.stillBoots(ctx); err != nil {
+		if _, err := c.stillBoots(ctx); err != nil {
 			return "", err
 		}
 		node, err := c.newNode(ctx)
