@@ -15,6 +15,7 @@ import (
 	migrationv1alpha1 "github.com/giantswarm/cluster-api-provider-kvm/api/migration/v1alpha1"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/adopt"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/proof"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
 )
 
@@ -60,4 +61,23 @@ func TestOnlyTheFirstRecordCounts(t *testing.T) {
 			assert.ErrorIs(t, e.sameRecord(t.Context()), test.want)
 		})
 	}
+}
+
+// TestAFirstLookThatLacksSomethingSaysSo: nothing that comes later can prove it.
+func TestAFirstLookThatLacksSomethingSaysSo(t *testing.T) {
+	t.Parallel()
+	text := func(value string) proof.Item[string] { return proof.Item[string]{Value: &value} }
+	at := time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC)
+	seen := &proof.Evidence{
+		Cluster: "al9qy", Metadata: proof.Moment{CollectedAt: at},
+		VMs:   proof.VMs{Items: []proof.VM{{Name: "master-p1l6x", UID: "u", StartTime: proof.Item[time.Time]{Value: &at}}}},
+		Nodes: proof.Nodes{Unread: "nobody answers"},
+		Etcd: proof.Etcd{
+			Cluster: "c", Term: text("3"), Leader: text("a"),
+			Members: []proof.Member{{ID: "a", Name: "one", Started: proof.Item[time.Time]{Unread: "it answered too late"}, Version: text("3.5.0")}},
+		},
+	}
+	assert.Equal(t, "Nodes, etcd member one: process start", unread(seen))
+	seen.Nodes, seen.Etcd.Members[0].Started = proof.Nodes{Items: []proof.Node{{Name: "n"}}}, proof.Item[time.Time]{Value: &at}
+	assert.NotContains(t, unread(seen), "etcd")
 }

@@ -160,7 +160,34 @@ func evidence(ctx context.Context, w *Work) error {
 	if err != nil {
 		return err
 	}
+	if lacks := unread(seen); lacks != "" && w.Note != nil {
+		w.Note("the first look lacks " + lacks + ": no later one can prove that it stayed as it was; after migrate rollback " + w.id() + " the next run looks anew")
+	}
 	return w.keepEvidence(ctx, beforeKey, seen)
+}
+
+// mostUnread is how many facts a note names.
+const mostUnread = 5
+
+// unread names what a look could not read; empty for nothing.
+func unread(seen *proof.Evidence) string {
+	var facts []string
+	// Of what is compared with itself, all is the same that was read; but the two looks have no order.
+	for _, subject := range proof.Compare(seen, seen).Subjects {
+		for _, fact := range subject.Facts {
+			switch {
+			case fact.Result != proof.Unknown || subject.Kind == proof.SubjectEvidence:
+			case subject.Name == "":
+				facts = append(facts, fact.Name)
+			default:
+				facts = append(facts, fmt.Sprintf("%s %s: %s", subject.Kind, subject.Name, fact.Name))
+			}
+		}
+	}
+	if more := len(facts) - mostUnread; more > 0 {
+		facts = append(facts[:mostUnread], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(facts, ", ")
 }
 
 func (w *Work) look(ctx context.Context) (*proof.Evidence, error) {
