@@ -277,11 +277,10 @@ func TestTakenBackToTheFenceAndForwardAgain(t *testing.T) {
 	assertGivenBack(t, c, before)
 }
 
-// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: of fence, translate and adopt nothing is left to do. Nobody says something else on the way, and everybody may take it back.
+// TestAFreshPlanOfALockedClusterHasNothingToDo plans an adopted cluster: of fence, translate and adopt nothing is left to do.
 func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 	t.Parallel()
 	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
-	before := c.State(t)
 	o := newOperator(t, c, "ida")
 	code, _, stderr := o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, stderr)
@@ -300,8 +299,17 @@ func TestAFreshPlanOfALockedClusterHasNothingToDo(t *testing.T) {
 		assert.Equal(t, cli.CodeError, code)
 		assert.Contains(t, stderr, `the migration has begun with something else, which cannot be changed on the way: --image is "another-{version}", and was ""`)
 	}
+}
 
-	// A playbook that other clusters need as well has got a decision more. It is in nobody's way back.
+// TestAPlaybookThatHasGrownIsInNobodysWayBack: other clusters need a decision more. A run that goes forward is refused for it, whose translation it would change; a rollback goes by what the migration
+// began with.
+func TestAPlaybookThatHasGrownIsInNobodysWayBack(t *testing.T) {
+	t.Parallel()
+	c := world.Cluster(t, migrationtest.ClusterOptions{Workers: 1})
+	before := c.State(t)
+	o := newOperator(t, c, "edith")
+	code, _, stderr := o.run(t.Context())
+	require.Equal(t, cli.CodeOK, code, stderr)
 	book := []string{"--playbook", o.book(t, "grown", -time.Hour, time.Hour, "  decisions: [{field: TRN-ISCSI-001, value: keep, reason: CHG-4712}]\n")}
 	code, _, stderr = o.run(t.Context(), book...)
 	assert.Equal(t, cli.CodeError, code)

@@ -48,7 +48,7 @@ func (w *world) tellChanges(ctx context.Context, args []string) {
 		err = cmd.Start()
 	}
 	if err != nil {
-		w.say("  %s: %v", args[len(args)-1], err)
+		w.say("  watching the workload: %v", err)
 		return
 	}
 	for lines := bufio.NewScanner(out); lines.Scan(); {
