@@ -64,27 +64,23 @@ func (t *Told) Complete(o translate.Options) (translate.Options, error) {
 	if t == nil {
 		return o, nil
 	}
-	for _, said := range []struct{ flag, now, first string }{
-		{"--kubernetes-version", o.KubernetesVersion, t.KubernetesVersion}, {"--image", o.Image, t.Image}, {"--image-repository", o.ImageRepository, t.ImageRepository},
-	} {
-		if said.now != "" && said.now != said.first {
-			return o, fmt.Errorf("%w: %s is %q, and was %q", ErrToldOtherwise, said.flag, said.now, said.first)
+	for _, said := range []struct {
+		flag  string
+		now   *string
+		first string
+	}{{"--kubernetes-version", &o.KubernetesVersion, t.KubernetesVersion}, {"--image", &o.Image, t.Image}, {"--image-repository", &o.ImageRepository, t.ImageRepository}} {
+		if *said.now != "" && *said.now != said.first {
+			return o, fmt.Errorf("%w: %s is %q, and was %q", ErrToldOtherwise, said.flag, *said.now, said.first)
 		}
+		*said.now = said.first
 	}
 	for _, field := range slices.Sorted(maps.Keys(o.Answers)) {
 		if first, known := t.Answers[field]; !known || first.Value != o.Answers[field].Value {
 			return o, fmt.Errorf("%w: the decision for %s is %q, and was %q", ErrToldOtherwise, field, o.Answers[field].Value, first.Value)
 		}
 	}
-	return t.Restore(o), nil
-}
-
-// Restore puts what the first run was told in the place of whatever is said now: what is taken back is what it made.
-func (t *Told) Restore(o translate.Options) translate.Options {
-	if t != nil {
-		o.KubernetesVersion, o.Image, o.ImageRepository, o.Answers = t.KubernetesVersion, t.Image, t.ImageRepository, t.Answers
-	}
-	return o
+	o.Answers = t.Answers
+	return o, nil
 }
 
 // NewRecord takes the originals from a picture.

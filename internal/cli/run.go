@@ -698,11 +698,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	u.accepted, e.recorded, e.together = e.accept, true, max(int(o.surge), o.abreast)
 	e.controlPlanes = o.controlPlanes
 	e.opts.Namespace = u.namespace // Also where nobody says it again.
-	switch {
-	case u.record == nil || !migrate.Started(u.object):
-	case o.back: // A playbook that has got another decision since must not be in the way.
-		e.opts = u.record.Told.Restore(e.opts)
-	default:
+	if u.record != nil && migrate.Started(u.object) {
 		if e.opts, err = u.record.Told.Complete(e.opts); err != nil {
 			return nil, err
 		}
