@@ -28,6 +28,13 @@ type ForeignWrite struct {
 	By string
 }
 
+// kubernetesItself is the manager under which the Deployment, ReplicaSet and Endpoints controllers write.
+const kubernetesItself = "kube-controller-manager"
+
+// original tells that a write is somebody's own will, not what Kubernetes made of another write: the Deployment controller, for one, copies
+// each annotation of a Deployment to its ReplicaSet.
+func (w ForeignWrite) original() bool { return w.By != kubernetesItself }
+
 func (e *ForeignWriteError) Error() string {
 	lines := make([]string, 0, len(e.Writes))
 	for _, w := range e.Writes {

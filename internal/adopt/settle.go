@@ -61,7 +61,8 @@ func (a *Adopter) watchedKinds() []watched {
 }
 
 // Settle watches for the given time that nobody writes to what the legacy operators used to write. Anything is a second writer: an operator
-// that was not silenced, another version of it, a GitOps tool. The error is a *ForeignWriteError.
+// that was not silenced, another version of it, a GitOps tool. The error is a *ForeignWriteError. What Kubernetes itself wrote does not end
+// the watching: it did what somebody's write asks for, perhaps one from before the first look, and the time that is left finds who it is.
 func (a *Adopter) Settle(ctx context.Context, settle time.Duration) error {
 	kinds := a.watchedKinds()
 	errs := make([]error, len(kinds))
@@ -79,9 +80,8 @@ func (a *Adopter) Settle(ctx context.Context, settle time.Duration) error {
 			mu.Lock()
 			defer mu.Unlock()
 			writes = append(writes, found...)
-			if errs[i] = err; err != nil || len(found) > 0 {
-				// What was found is enough; waiting longer tells nothing new. The other kinds are compared once more: what was seen first may be
-				// what Kubernetes made of somebody's write.
+			if errs[i] = err; err != nil || slices.ContainsFunc(found, ForeignWrite.original) {
+				// Who writes is known; waiting longer tells nothing new. The other kinds are compared once more.
 				stop()
 			}
 		})
