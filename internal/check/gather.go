@@ -200,6 +200,7 @@ func gatherTarget(ctx context.Context, reader client.Reader, facts *Facts) error
 		{Version: "v1", Kind: "Secret"},
 		{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"},
 		{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Machine"},
+		{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: kindDrainRule},
 		{Group: "controlplane.cluster.x-k8s.io", Version: "v1beta2", Kind: "KubeadmControlPlane"},
 		{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta2", Kind: "KVMCluster"},
 	} {

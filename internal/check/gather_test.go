@@ -31,6 +31,7 @@ func managementCluster(tb testing.TB, refuse func(list client.ObjectList) error,
 	for _, kind := range []schema.GroupVersionKind{
 		{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Cluster"},
 		{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: "Machine"},
+		{Group: "cluster.x-k8s.io", Version: "v1beta2", Kind: kindDrainRule},
 		{Group: "controlplane.cluster.x-k8s.io", Version: "v1beta2", Kind: "KubeadmControlPlane"},
 		{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta2", Kind: "KVMCluster"},
 		{Group: "provider.giantswarm.io", Version: "v1alpha1", Kind: "KVMConfig"},
@@ -123,6 +124,8 @@ func TestGather(t *testing.T) {
 		secret,
 		object("cluster.x-k8s.io/v1beta2", "Cluster", "org-acme", "zzzz9", nil),
 		object("cluster.x-k8s.io/v1beta2", "Cluster", "elsewhere", testID, nil),
+		object("cluster.x-k8s.io/v1beta2", kindDrainRule, "org-acme", "databases-last", nil),
+		object("cluster.x-k8s.io/v1beta2", kindDrainRule, "elsewhere", "another", nil),
 		object("provider.giantswarm.io/v1alpha1", "KVMConfig", "default", testID, nil),
 		object("provider.giantswarm.io/v1alpha1", "KVMConfig", "default", "b4n9x", map[string]any{"spec": map[string]any{"kvm": map[string]any{"network": map[string]any{"flannel": map[string]any{"vni": int64(23)}}}}}),
 		pod("a", corev1.PodRunning), pod("b", corev1.PodRunning), pod("done", corev1.PodSucceeded),
@@ -141,7 +144,7 @@ func TestGather(t *testing.T) {
 	for _, one := range facts.Target.Objects {
 		names = append(names, one.Ref.String())
 	}
-	assert.Equal(t, []string{"Cluster/org-acme/zzzz9", "Secret/org-acme/al9qy-ca"}, names)
+	assert.Equal(t, []string{"Cluster/org-acme/zzzz9", "MachineDrainRule/org-acme/databases-last", "Secret/org-acme/al9qy-ca"}, names)
 	assert.NotContains(t, fmt.Sprintf("%+v", facts.Target), "PLANTED")
 
 	assert.Equal(t, []Neighbour{{ID: "b4n9x", VNI: 23}}, facts.Neighbours)

@@ -799,6 +799,14 @@ func Registry() []Check {
 			Fix:   "Remove the version from the CRD, as newer Cluster API releases do.",
 			run:   certificatesRenewable,
 		},
+		{
+			ID: "CHK-CAPI-008", Category: categoryTarget, Title: "no rule of Cluster API changes what a drain takes", Short: "drain rules", Severity: Warn, Needs: []Fact{Occupancy}, Beyond: true,
+			Hint:  "kubectl -n org-<organization> get machinedrainrules -o yaml",
+			Looks: "The MachineDrainRules of the target namespace.",
+			Why:   "The migration drains as Cluster API does, by these rules too: one may leave pods on their node, wait until they have ended, or put them last. What plan and check say about pods does not know them: a pod that is said to move may stay, and end with its machine.",
+			Fix:   "Read what they select, and have spec.machines of a rule that is not meant for this cluster leave it out.",
+			run:   noDrainRules,
+		},
 
 		{
 			ID: "CHK-WRITE-001", Category: categoryWriters, Title: "only the legacy operators write", Short: "foreign writer", Severity: Warn, Needs: []Fact{History},

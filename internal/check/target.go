@@ -9,6 +9,9 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 )
 
+// kindDrainRule is Cluster API's way to say for many Machines which pods a drain takes, and when.
+const kindDrainRule = "MachineDrainRule"
+
 // coreCRDs are the custom resources of Cluster API a migration writes.
 func coreCRDs() []string {
 	return []string{
@@ -105,6 +108,19 @@ func certificatesRenewable(v *view) verdict {
 		return failed([]string{one.Name}, "the Cluster kind is served as v1alpha3 too: cert-operator then writes certificates only for clusters that have such an object")
 	}
 	return held("cert-operator is not confused by an old Cluster kind")
+}
+
+func noDrainRules(v *view) verdict {
+	var items []string
+	for _, object := range v.Target.Objects {
+		if object.Ref.Kind == kindDrainRule {
+			items = append(items, object.Ref.String())
+		}
+	}
+	if len(items) > 0 {
+		return failed(items, "%s too which pods leave a drained node, and when", plural(len(items), "MachineDrainRule decides", "MachineDrainRules decide"))
+	}
+	return held("no MachineDrainRule in namespace %s", v.Target.Namespace)
 }
 
 // ours tells whether this program wrote an object.

@@ -74,6 +74,7 @@ approval, 6 that clusters failed and nothing else can begin, 8 that the fleet is
 	flags.BoolVar(&o.run.yes, "yes", false, "do not ask; needed where nobody can answer")
 	flags.StringArrayVar(&o.run.approve, "approve", nil, "what somebody agreed to, for every cluster of the fleet, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	flags.StringVar(&o.run.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change, with {cluster} for the cluster's id (default: CLUSTER-etcd-RUN.db)")
+	addLatencyFlag(cmd, &o.run)
 	flags.StringVar(&o.run.events, "events-file", "", "append the event logs of clusters to this file, with {cluster} for the cluster's id")
 	flags.DurationVar(&o.run.settle, "settle", defaultSettle, "how long nobody else may write to a cluster before anything is made")
 	flags.DurationVar(&o.run.lease, "lock-duration", defaultLease, "how long run locks outlive a run that was killed")

@@ -201,7 +201,7 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	cmd.Flags().StringVar(&o.plan, "plan", "", "plan that was agreed to, from migrate plan --out; the run does not begin if anything it used is different now")
 	cmd.Flags().StringArrayVar(&o.approve, "approve", nil, "what somebody agreed to, of what needs it: "+strings.Join(migrate.Gates(), ", "))
 	cmd.Flags().StringVar(&o.snapshot, "etcd-snapshot", "", "file that etcd is saved to before its members change (default: CLUSTER-etcd-RUN.db)")
-	cmd.Flags().DurationVar(&o.nearEnough, "etcd-latency", roll.NearEnough, "how long a message to the new member of etcd and back may take before it gets its vote; every write waits for one while there are two members, and etcd takes half a minute to measure it; 0 does not ask")
+	addLatencyFlag(cmd, o)
 	cmd.Flags().IntVar(&o.controlPlanes, "control-planes", 1, "how many control plane machines there are at the end of phase control-plane: 1, 3 or 5; with kubeadm before 1.29 writes stand still while the second one joins")
 	cmd.Flags().StringSliceVar(&o.first, "first-worker", nil, "id of a worker that is replaced before the others; repeatable, in this order (default: as the KVMConfig has them)")
 	cmd.Flags().IntVar(&o.limit, "max-workers", 0, "end after so many workers are replaced, to look at them; the same command goes on (default: all)")
@@ -217,6 +217,11 @@ func (s *session) addRunFlags(cmd *cobra.Command, o *runOptions) {
 	complete(cmd, "until", fixed(migrate.PhaseNames()...))
 	complete(cmd, "approve", fixed(migrate.Gates()...))
 	complete(cmd, "control-planes", fixed(strings.Split(playbook.Said(playbook.ControlPlanes()), ", ")...))
+}
+
+// addLatencyFlag is for who moves etcd, of one cluster or of a fleet.
+func addLatencyFlag(cmd *cobra.Command, o *runOptions) {
+	cmd.Flags().DurationVar(&o.nearEnough, "etcd-latency", roll.NearEnough, "how long a message to the new member of etcd and back may take before it gets its vote; every write waits for one while there are two members, and etcd takes half a minute to measure it; 0 does not ask")
 }
 
 // addEngineFlags adds what every command that writes has.

@@ -61,7 +61,8 @@ type Hold struct {
 
 // Explain tells for every pod that is on a node what a drain of that node would do about it, by Cluster API's own rules (v1.14,
 // core/reconcilers/machine/drain/filters.go, which asks the API server for each pod's DaemonSet; a test compares the two) and those of the
-// Eviction API (Kubernetes, pkg/registry/core/pod/storage/eviction.go). The result is sorted by node, namespace and name.
+// Eviction API (Kubernetes, pkg/registry/core/pod/storage/eviction.go). MachineDrainRules are not among them: where there are any, a check says so. The result is sorted by node, namespace and
+// name.
 func Explain(pods []corev1.Pod, budgets []policyv1.PodDisruptionBudget, now time.Time) []Pod {
 	out := make([]Pod, 0, len(pods))
 	byNamespace := map[string][]*policyv1.PodDisruptionBudget{}

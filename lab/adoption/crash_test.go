@@ -47,11 +47,11 @@ func (o *operator) dies(ctx context.Context, r *reaper.Reaper, run func(context.
 	r.Kill = kill
 	o.wrap, o.hard = r.Wrap, hard
 	defer func() { o.wrap, o.hard = nil, nil }()
-	// A killed process leaves its lock behind, and the next one waits until it has ended.
-	code, _, said = run(ctx, "--lock-duration", "1s")
+	// A killed process leaves its lock behind. It is in nobody's way who runs as the same user on the same host; others wait until it has ended, and their tests have short ones.
+	code, _, said = run(ctx)
 	for code == cli.CodeBlocked && (strings.Contains(said, "is working on this cluster") || strings.Contains(said, "works through it")) {
 		time.Sleep(100 * time.Millisecond) // the lock of a killed process ends by the clock
-		code, _, said = run(ctx, "--lock-duration", "1s")
+		code, _, said = run(ctx)
 	}
 	return r.Dead(), r.Seen(), code, said
 }

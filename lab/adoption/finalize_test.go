@@ -277,12 +277,15 @@ func TestKilledWhileWorkersAreReplaced(t *testing.T) {
 	x.finalizedByKilledRuns(3)
 }
 
-// TestKilledWhileFinalizing kills the program after every change of the last two phases. Its etcd is the newer one.
-func TestKilledWhileFinalizing(t *testing.T) {
+// TestKilledFromThePointOfNoReturnOn kills the program after every change from there to the end. Its etcd is the newer one; TestGivenBackFromEveryStep goes past that point with the older one.
+func TestKilledFromThePointOfNoReturnOn(t *testing.T) {
 	t.Parallel()
-	x := newTakeoverOf(t, "martha", migrationtest.ClusterOptions{Workers: 1, Etcd: true})
-	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
+	x := newTakeoverOf(t, "reckless", migrationtest.ClusterOptions{Workers: 1, Etcd: true})
+	code, _, said := x.o.run(t.Context())
 	require.Equal(t, cli.CodeOK, code, said)
+	code, _, said = x.run(t.Context())
+	require.Equal(t, cli.CodeDecision, code, said)
+	x.killedPast(x.run)
 	x.o.untilDone(t, 1, changes, x.rollWorkers, cli.CodeOK)
 	x.finalizedByKilledRuns(1)
 }

@@ -79,7 +79,7 @@ func TestAFleetIsMigrated(t *testing.T) {
 		return true
 	}
 	killed, _, code, said := o.killed(t.Context(), 2, inSecond, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-		return o.fleet(ctx, file, more...)
+		return o.fleet(ctx, file, append(more, "--lock-duration", "1s")...)
 	})
 	require.True(t, killed, said)
 	assert.NotEqual(t, cli.CodeOK, code)
@@ -88,7 +88,7 @@ func TestAFleetIsMigrated(t *testing.T) {
 	other := newOperator(t, canary, "grace")
 	file = other.fleetOf(t, "of-"+canary.ID, plan.PhaseAdopt, second, "")
 	_, _, code, said = other.killed(t.Context(), 0, changes, func(ctx context.Context, more ...string) (cli.Code, string, string) {
-		code, out, said := other.fleet(ctx, file, append(more, "--wait", "--metrics-address", "127.0.0.1:0")...) // until the lock of the cluster has ended, too
+		code, out, said := other.fleet(ctx, file, append(more, "--lock-duration", "1s", "--wait", "--metrics-address", "127.0.0.1:0")...) // until the lock of the cluster has ended, too
 		if code == cli.CodeOK {
 			var r fleet.Report
 			decodeInto(t, out, &r)
@@ -119,7 +119,7 @@ func (x *takeover) fleetIsReplaced(y *takeover) {
 	x.Helper()
 	work := func(book string) (code cli.Code, stdout, said string) {
 		file := x.o.fleetOf(x.T, "more-of-"+x.o.c.ID, plan.PhaseWorkers, y.o.c, "  playbooks: ["+book+"]\n")
-		return x.o.fleet(x.Context(), file, "--approve", plan.PhaseControlPlane, "--approve", migrate.GateNoReturn, "--etcd-snapshot", filepath.Join(x.o.dir, "{cluster}.db"))
+		return x.o.fleet(x.Context(), file, "--approve", plan.PhaseControlPlane, "--approve", migrate.GateNoReturn, "--etcd-snapshot", filepath.Join(x.o.dir, "{cluster}.db"), "--etcd-latency", "0s")
 	}
 	before := settled(mine(x.o.c.State(x.T)))
 	code, out, said := work(x.o.book(x.T, "ends-soon", -time.Hour, 5*time.Minute, ""))

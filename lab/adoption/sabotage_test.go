@@ -62,7 +62,7 @@ func TestNothingIsWrittenWhenSomethingIsInTheWay(t *testing.T) {
 		}, cli.CodeBlocked, "CHK-SEC-003"},
 		{"the CA key is another cluster's", func(t *testing.T, _ *migrationtest.Cluster, o *operator) []string {
 			t.Helper()
-			other := newOperator(t, world.Cluster(t, migrationtest.ClusterOptions{Workers: 1}), "other")
+			other := newOperator(t, world.Cluster(t, migrationtest.ClusterOptions{NoWorkload: true}), "other")
 			return []string{"--ca-cert", filepath.Join(other.dir, "ca.crt"), "--ca-key", filepath.Join(other.dir, "ca.key")}
 		}, cli.CodeBlocked, "CHK-PKI-003"},
 		{"the workload cluster's credentials have expired", func(t *testing.T, c *migrationtest.Cluster, _ *operator) []string {

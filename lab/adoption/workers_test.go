@@ -3,7 +3,6 @@ package adoption
 import (
 	"context"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,11 +24,10 @@ func (x *takeover) rollWorkers(ctx context.Context, more ...string) (cli.Code, s
 	return x.run(ctx, append([]string{"--approve", migrate.GateNoReturn, "--until", plan.PhaseWorkers}, more...)...)
 }
 
-func TestTheWorkersAreReplaced(t *testing.T) {
-	t.Parallel()
-	x := newTakeover(t, "annie", 2)
-	code, _, said := x.run(t.Context(), "--approve", migrate.GateNoReturn)
-	require.Equal(t, cli.CodeOK, code, said)
+// workersAreReplaced goes on where the legacy master has gone.
+func (x *takeover) workersAreReplaced() {
+	x.Helper()
+	t := x.T
 	name := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "till", Labels: map[string]string{"app": "till"}}
 	require.NoError(t, x.inside.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "default"}}))
 	till := &corev1.Pod{ObjectMeta: name, Spec: corev1.PodSpec{NodeName: x.o.c.Workers[0], Containers: []corev1.Container{{Name: "till", Image: "lab.invalid/till:1"}}}}
@@ -41,7 +39,7 @@ func TestTheWorkersAreReplaced(t *testing.T) {
 	canary := strings.Split(x.o.c.Workers[1], "-")[1]
 	old := x.o.c.Pods(t)[canary]
 	x.guest.Hold(t)
-	code, _, said = x.rollWorkers(t.Context(), "--first-worker", canary, "--max-workers", "1", "--patience", "15s")
+	code, _, said := x.rollWorkers(t.Context(), "--first-worker", canary, "--max-workers", "1", "--patience", "15s")
 	require.Equal(t, cli.CodeStopped, code, said)
 	assert.Regexp(t, `waiting for Machine/\S+ to be ready`, said)
 	node := &corev1.Node{}

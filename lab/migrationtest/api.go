@@ -166,7 +166,7 @@ func (a *API) pid(tb testing.TB) int {
 func until(ctx context.Context, what string, limit time.Duration, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		ok, err := done()

@@ -57,7 +57,7 @@ func machineAddress(kind, number int) net.IP {
 }
 
 const (
-	guestPause = 100 * time.Millisecond
+	guestPause = 250 * time.Millisecond
 	// joinScript has to be in the bootstrap data of control plane machines; it has the names of both files of kubeadm in it, so the command tells what is done.
 	joinScript  = "/etc/kubernetes/join-existing-etcd.py"
 	initCommand = "kubeadm init --config"
