@@ -146,10 +146,11 @@ func gatherCapabilities(ctx context.Context, reader client.Reader, facts *Facts)
 	return nil
 }
 
-// describeCRD reads names, labels and served versions, without decoding the schemas.
+// describeCRD reads names, labels and served versions. It copies nothing: the schemas of Cluster API are megabytes.
 func describeCRD(object *unstructured.Unstructured) legacy.CRD {
 	crd := legacy.CRD{Name: object.GetName(), Labels: object.GetLabels()}
-	versions, _, _ := unstructured.NestedSlice(object.Object, "spec", "versions")
+	found, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "versions")
+	versions, _ := found.([]any)
 	for _, one := range versions {
 		version, _ := one.(map[string]any)
 		if name, _ := version["name"].(string); name != "" && version["served"] == true {

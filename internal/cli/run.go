@@ -687,7 +687,7 @@ func (s *session) undertake(ctx context.Context, o runOptions, id string) (*unde
 	if u.record != nil {
 		reader = adopt.AsBefore(reader, u.record, migrate.RemovedBy(u.object, u.record))
 	}
-	opts := legacy.Options{StorageConfig: o.source.storage, WorkloadReader: s.workloadReader}
+	opts := legacy.Options{StorageConfig: o.source.storage, WorkloadReader: s.workloadReader, Definitions: definitionsOf(p.live)}
 	place := &place{Source: legacy.NewLive(reader, p.live.Server, opts), live: p.live}
 	s.atEnd(place.Close)
 	e, err := s.examiner(ctx, place, ids, o.examine)

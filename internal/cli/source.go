@@ -70,12 +70,28 @@ func (s *session) open(ctx context.Context, f sourceFlags, inside bool) (*place,
 	if err != nil {
 		return nil, err
 	}
+	opts.Definitions = definitionsOf(live)
 	if inside {
 		opts.WorkloadReader = s.workloadReader
 	}
 	source := legacy.NewLive(s.lists.over(live.Reader), live.Server, opts)
 	s.atEnd(source.Close)
 	return &place{Source: source, live: live, opts: opts}, nil
+}
+
+// definitionsOf asks a management cluster for its CustomResourceDefinitions.
+func definitionsOf(live *kube.ReadOnly) func(context.Context) ([]legacy.CRD, error) {
+	return func(ctx context.Context) ([]legacy.CRD, error) {
+		found, err := live.Definitions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]legacy.CRD, len(found))
+		for i, d := range found {
+			out[i] = legacy.CRD{Name: d.Name, Labels: d.Labels, Versions: d.Served}
+		}
+		return out, nil
+	}
 }
 
 func (s *session) kubeOptions() kube.Options {

@@ -716,7 +716,7 @@ func assembleFleet(objects []object, ids []string, opts Options) *Fleet {
 		switch o.ref.Kind {
 		case "Node":
 			f.Hosts = append(f.Hosts, host(decode[corev1.Node](a, o)))
-		case "CustomResourceDefinition":
+		case kindDefinition:
 			f.CRDs = append(f.CRDs, crd(o))
 		case "PersistentVolume":
 			if v := decode[corev1.PersistentVolume](a, o).Object; v.Status.Phase == corev1.VolumeAvailable || v.Status.Phase == corev1.VolumeReleased {

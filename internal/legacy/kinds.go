@@ -20,6 +20,12 @@ type kind struct {
 	legacy bool
 }
 
+// What says which kinds a management cluster has.
+const (
+	kindDefinition   = "CustomResourceDefinition"
+	pluralDefinition = "customresourcedefinitions"
+)
+
 // place is where objects of a kind live that matter to a cluster.
 type place int
 
@@ -82,7 +88,7 @@ func kinds() []kind {
 		{name: "ClusterRoleBinding", plural: "clusterrolebindings", versions: gv("rbac.authorization.k8s.io", "v1", "v1beta1", "v1alpha1"), clusterScoped: true, where: everywhere},
 		{name: "StorageClass", plural: "storageclasses", versions: gv("storage.k8s.io", "v1", "v1beta1"), clusterScoped: true, where: everywhere},
 		{name: "Node", plural: "nodes", versions: gv("", "v1"), clusterScoped: true, where: everywhere},
-		{name: "CustomResourceDefinition", plural: "customresourcedefinitions", versions: gv("apiextensions.k8s.io", "v1", "v1beta1"), clusterScoped: true, where: everywhere},
+		{name: kindDefinition, plural: pluralDefinition, versions: gv("apiextensions.k8s.io", "v1", "v1beta1"), clusterScoped: true, where: everywhere},
 
 		// What an earlier run of the migration, or somebody else, has made of the cluster.
 		{name: "Cluster", plural: "clusters", versions: gv("cluster.x-k8s.io", "v1beta2", "v1beta1", "v1alpha4", "v1alpha3"), where: inOrganization},

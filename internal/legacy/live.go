@@ -183,7 +183,7 @@ func (l *live) clusterLists(id string, brief bool) []wantedList {
 
 // ofNoCluster tells the kinds whose objects never belong to a cluster.
 func ofNoCluster(kind string) bool {
-	return kind == "Node" || kind == "CustomResourceDefinition" || kind == "StorageClass"
+	return kind == "Node" || kind == kindDefinition || kind == "StorageClass"
 }
 
 // organizationLists are the lists to read in the organization's namespace: what Cluster API has there, and its Secrets.
@@ -397,7 +397,7 @@ func (l *live) lookInside(ctx context.Context, c *Cluster) error {
 
 // Fleet lists hosts, kinds, records and releases.
 func (l *live) Fleet(ctx context.Context) (*Fleet, error) {
-	objects, problems, err := l.managementObjects(ctx)
+	objects, problems, err := l.listManagement(ctx, func(k kind) bool { return k.name != kindDefinition || l.opts.Definitions == nil })
 	if err != nil {
 		return nil, fmt.Errorf("reading the management cluster: %w", err)
 	}
@@ -407,15 +407,28 @@ func (l *live) Fleet(ctx context.Context) (*Fleet, error) {
 	}
 	f := assembleFleet(objects, ids, l.opts)
 	f.Problems = append(f.Problems, problems...)
+	if l.opts.Definitions != nil {
+		if f.CRDs, err = l.opts.Definitions(ctx); ctx.Err() != nil {
+			return nil, fmt.Errorf("reading the management cluster: %w", ctx.Err())
+		}
+		if err != nil {
+			f.Problems = append(f.Problems, problem(ProblemListFailed, pluralDefinition, "", "%s could not be listed: %s", pluralDefinition, err))
+		}
+	}
 	finding.Sort(f.Problems)
 	return f, nil
 }
 
+// managementObjects are the whole objects of the management cluster itself that this package understands.
 func (l *live) managementObjects(ctx context.Context) ([]object, []finding.Finding, error) {
+	return l.listManagement(ctx, func(kind) bool { return true })
+}
+
+func (l *live) listManagement(ctx context.Context, wanted func(kind) bool) ([]object, []finding.Finding, error) {
 	var objects []object
 	var problems []finding.Finding
 	for _, k := range kinds() {
-		if !isManagement(Ref{APIVersion: k.versions[0].String(), Kind: k.name}) {
+		if !isManagement(Ref{APIVersion: k.versions[0].String(), Kind: k.name}) || !wanted(k) {
 			continue
 		}
 		namespace := ""

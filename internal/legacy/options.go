@@ -18,6 +18,8 @@ type Options struct {
 	// WorkloadReader returns read access to a workload cluster. Only live sources use it; nil leaves Cluster.Inside empty.
 	// The cluster it gets is complete but for Inside and the Nodes' workload Node.
 	WorkloadReader func(ctx context.Context, cluster *Cluster) (client.Reader, error)
+	// Definitions asks for the CustomResourceDefinitions of [Fleet] without their schemas, which are megabytes. Only live sources use it; nil reads whole ones.
+	Definitions func(ctx context.Context) ([]CRD, error)
 	// Unshared makes a live source list kinds that all clusters share again for every Load. Without it they are listed once, so a
 	// source shows the management cluster at one time, and a fleet of 500 costs one list of namespace default instead of 500.
 	Unshared bool

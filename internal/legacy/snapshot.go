@@ -679,7 +679,7 @@ func isManagement(ref Ref) bool {
 		return ref.APIVersion == "v1"
 	case "StorageClass":
 		return group(ref.APIVersion) == "storage.k8s.io"
-	case "CustomResourceDefinition":
+	case kindDefinition:
 		return group(ref.APIVersion) == "apiextensions.k8s.io"
 	case "Release":
 		return group(ref.APIVersion) == groupRelease

@@ -524,7 +524,7 @@ func (r *redactor) record(key, text string) string {
 // megabytes, which would be kept and copied with every look at the management cluster.
 func slim(raw map[string]any) {
 	compactManagedFields(raw)
-	if textAt(raw, "kind") != "CustomResourceDefinition" {
+	if textAt(raw, "kind") != kindDefinition {
 		return
 	}
 	spec, _ := raw["spec"].(map[string]any)

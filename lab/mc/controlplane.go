@@ -161,6 +161,8 @@ func (c *Cluster) apiServer(etcd string) Process {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		// Joining nodes bring bootstrap tokens when this stands in for a workload cluster.
 		"--enable-bootstrap-token-auth=true",
+		// Who asks is on the same machine, and has as little of its processors to spare.
+		"--feature-gates=APIResponseCompression=false",
 		"--profiling=false",
 	}
 	if c.opts.Hosts > 0 {

@@ -24,7 +24,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -133,7 +136,10 @@ func (w *World) Cluster(tb testing.TB, opts ClusterOptions) *Cluster {
 		})
 	}
 	// Runs before the workload cluster ends.
-	tb.Cleanup(func() { c.pause(tb) })
+	tb.Cleanup(func() {
+		c.pause(tb)
+		c.leave(tb)
+	})
 	require.NoError(tb, c.seed(ctx))
 	return c
 }
@@ -362,7 +368,7 @@ func (c *Cluster) seed(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("encoding the record of %s: %w", c.ID, err)
 		}
-		if err := c.world.Management.Client().Patch(ctx, record, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+		if err := c.world.Management.Client().Patch(ctx, record, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			return fmt.Errorf("recording cluster %s: %w", c.ID, err)
 		}
 	}
@@ -585,7 +591,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("encoding the status of %s: %w", manifest.Describe(o), err)
 		}
-		if err := c.Workload.Client().Status().Patch(ctx, o, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+		if err := c.Workload.Client().Status().Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			return fmt.Errorf("writing the status of %s: %w", manifest.Describe(o), err)
 		}
 		return nil
@@ -693,6 +699,37 @@ func (c *Cluster) pause(tb testing.TB) {
 	defer cancel()
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name = c.Namespace, c.ID
-	err := c.world.Client.Patch(ctx, cluster, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"paused":true}}`)))
+	err := c.world.Client.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":true}}`)))
 	require.NoError(tb, client.IgnoreNotFound(err))
+}
+
+// leave removes what the cluster has where others have theirs: whoever examines one of those lists it each time, and of the tests of a binary
+// the last ones would list fifty clusters.
+func (c *Cluster) leave(tb testing.TB) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	for _, kind := range []schema.GroupVersionKind{
+		{Group: "provider.giantswarm.io", Version: "v1alpha1", Kind: "KVMConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "KVMClusterConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "CertConfig"},
+		{Group: "core.giantswarm.io", Version: "v1alpha1", Kind: "FlannelConfig"},
+		{Version: "v1", Kind: "Secret"},
+	} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		require.NoError(tb, c.world.Client.List(ctx, list, client.InNamespace(metav1.NamespaceDefault)))
+		for i := range list.Items {
+			o := &list.Items[i]
+			if !c.has(o) {
+				continue
+			}
+			o.SetGroupVersionKind(kind)
+			if len(o.Finalizers) > 0 {
+				err := c.world.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+				require.NoError(tb, client.IgnoreNotFound(err))
+			}
+			require.NoError(tb, client.IgnoreNotFound(c.world.Client.Delete(ctx, o)))
+		}
+	}
 }

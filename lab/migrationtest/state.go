@@ -80,16 +80,16 @@ func (c *Cluster) owns(o *unstructured.Unstructured) bool {
 	if o.GetName() == "kube-root-ca.crt" {
 		return false // The management cluster's, in every namespace.
 	}
-	if o.GetNamespace() == c.ID || strings.Contains(o.GetName(), c.ID) || (o.GetKind() == "Namespace" && o.GetName() == c.Namespace) {
+	if o.GetNamespace() == c.ID || c.has(o) || (o.GetKind() == "Namespace" && o.GetName() == c.Namespace) {
 		return true
-	}
-	for _, value := range o.GetLabels() {
-		if value == c.ID {
-			return true
-		}
 	}
 	claim, _, err := unstructured.NestedString(o.Object, "spec", "claimRef", "namespace")
 	return err == nil && claim == c.ID
+}
+
+// has tells of an object that says by its name or a label whose it is.
+func (c *Cluster) has(o metav1.Object) bool {
+	return strings.Contains(o.GetName(), c.ID) || slices.Contains(slices.Collect(maps.Values(o.GetLabels())), c.ID)
 }
 
 // everything lists all objects of all kinds.

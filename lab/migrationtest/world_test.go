@@ -14,6 +14,7 @@ import (
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/check"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/finding"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/kube"
+	"github.com/giantswarm/cluster-api-provider-kvm/internal/legacy"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/nameserver"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/pki"
 	"github.com/giantswarm/cluster-api-provider-kvm/internal/translate"
@@ -89,6 +90,24 @@ func TestClusterIsOneThatMayBeMigrated(t *testing.T) {
 	for _, a := range c.Acceptances() {
 		assert.Equal(t, check.Warn, outcomes[a.ID], "%s need not be accepted", a.ID)
 	}
+}
+
+// TestDefinitionsAreReadWithoutTheirSchemas compares what is read of CustomResourceDefinitions with whole ones.
+func TestDefinitionsAreReadWithoutTheirSchemas(t *testing.T) {
+	t.Parallel()
+	asked, err := kube.ForConfig(world.Management.Config(), kube.Options{})
+	require.NoError(t, err)
+	read, err := asked.Definitions(t.Context())
+	require.NoError(t, err)
+	whole, err := world.Source(t).Fleet(t.Context())
+	require.NoError(t, err)
+	got := make([]legacy.CRD, len(read))
+	for i, d := range read {
+		got[i] = legacy.CRD{Name: d.Name, Labels: d.Labels, Versions: d.Served}
+	}
+	assert.Equal(t, whole.CRDs, got)
+	several := slices.DeleteFunc(got, func(d legacy.CRD) bool { return len(d.Versions) < 2 })
+	assert.NotEmpty(t, several, "Cluster API serves kinds in more than one version")
 }
 
 // TestPodsBelongToTheirReplicaSets looks at what the real controllers made of the loaded objects.
