@@ -1,6 +1,7 @@
 package migrationtest_test
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"testing"
@@ -103,7 +104,8 @@ func TestDefinitionsAreReadWithoutTheirSchemas(t *testing.T) {
 	require.NoError(t, err)
 	got := make([]legacy.CRD, len(read))
 	for i, d := range read {
-		got[i] = legacy.CRD{Name: d.Name, Labels: d.Labels, Versions: d.Served}
+		got[i] = legacy.CRD{Name: d.Name, Labels: map[string]string{}, Versions: d.Served}
+		maps.Copy(got[i].Labels, d.Labels)
 	}
 	assert.Equal(t, whole.CRDs, got)
 	several := slices.DeleteFunc(got, func(d legacy.CRD) bool { return len(d.Versions) < 2 })
