@@ -28,6 +28,8 @@ type Facts struct {
 	Capabilities *Capabilities
 	// Target is what the target namespace holds already; nil offline.
 	Target *Target
+	// DrainRules are the MachineDrainRules of the target namespace, as a report names them, sorted; nil when they were not looked at.
+	DrainRules []string
 	// Neighbours are the other legacy clusters of the management cluster; nil when not looked at.
 	Neighbours []Neighbour
 	// Usage is what the pods of each host ask for, by host name; nil when not looked at.
@@ -94,6 +96,8 @@ const (
 	Abilities Fact = "the management cluster's CRDs"
 	// Occupancy is what the target namespace holds.
 	Occupancy Fact = "the target namespace"
+	// Draining are Cluster API's rules for drains in the target namespace.
+	Draining Fact = "the MachineDrainRules"
 	// Others are the other legacy clusters.
 	Others Fact = "the other legacy clusters"
 	// Members are etcd's members, as they say themselves.

@@ -144,7 +144,8 @@ func TestGather(t *testing.T) {
 	for _, one := range facts.Target.Objects {
 		names = append(names, one.Ref.String())
 	}
-	assert.Equal(t, []string{"Cluster/org-acme/zzzz9", "MachineDrainRule/org-acme/databases-last", "Secret/org-acme/al9qy-ca"}, names)
+	assert.Equal(t, []string{"Cluster/org-acme/zzzz9", "Secret/org-acme/al9qy-ca"}, names)
+	assert.Equal(t, []string{"MachineDrainRule/org-acme/databases-last"}, facts.DrainRules)
 	assert.NotContains(t, fmt.Sprintf("%+v", facts.Target), "PLANTED")
 
 	assert.Equal(t, []Neighbour{{ID: "b4n9x", VNI: 23}}, facts.Neighbours)
@@ -171,4 +172,24 @@ func TestGatherNotesWhatItMayNotRead(t *testing.T) {
 	got := outcomeOf(t, &facts, "CHK-CAPI-001")
 	assert.Equal(t, Error, got.Outcome)
 	assert.Contains(t, got.Detail, "may not read it")
+}
+
+// TestAnAccountThatMayNotReadDrainRulesChecksTheRest: nobody had to give it that right before a check asked for it.
+func TestAnAccountThatMayNotReadDrainRulesChecksTheRest(t *testing.T) {
+	t.Parallel()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "org-acme"}}
+	reader := managementCluster(t, func(list client.ObjectList) error {
+		if list.GetObjectKind().GroupVersionKind().Kind == kindDrainRule+"List" {
+			return apierrors.NewForbidden(schema.GroupResource{Group: "cluster.x-k8s.io", Resource: "machinedrainrules"}, "", errors.New("no"))
+		}
+		return nil
+	}, namespace)
+	facts := *healthy(t)
+	facts.Target, facts.DrainRules = nil, nil
+	facts, err := Gather(t.Context(), reader, facts)
+	require.ErrorContains(t, err, "listing MachineDrainRule in org-acme")
+	assert.Equal(t, map[Fact]string{Draining: "the account may not read it"}, facts.Unread)
+	assert.True(t, facts.Target.Exists)
+	assert.Equal(t, Error, outcomeOf(t, &facts, "CHK-CAPI-008").Outcome)
+	assert.Equal(t, Pass, outcomeOf(t, &facts, "CHK-CAPI-004").Outcome)
 }

@@ -800,7 +800,7 @@ func Registry() []Check {
 			run:   certificatesRenewable,
 		},
 		{
-			ID: "CHK-CAPI-008", Category: categoryTarget, Title: "no rule of Cluster API changes what a drain takes", Short: "drain rules", Severity: Warn, Needs: []Fact{Occupancy}, Beyond: true,
+			ID: "CHK-CAPI-008", Category: categoryTarget, Title: "no rule of Cluster API changes what a drain takes", Short: "drain rules", Severity: Warn, Needs: []Fact{Draining}, Beyond: true,
 			Hint:  "kubectl -n org-<organization> get machinedrainrules -o yaml",
 			Looks: "The MachineDrainRules of the target namespace.",
 			Why:   "The migration drains as Cluster API does, by these rules too: one may leave pods on their node, wait until they have ended, or put them last. What plan and check say about pods does not know them: a pod that is said to move may stay, and end with its machine.",

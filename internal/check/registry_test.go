@@ -785,7 +785,7 @@ func examples() map[string]example {
 		},
 		"CHK-CAPI-007": {fail: []broken{{"served", setCRD("clusters.cluster.x-k8s.io", func(crd *legacy.CRD) { crd.Versions = []string{"v1alpha3", "v1beta2"} }), Warn, "v1alpha3"}}},
 		"CHK-CAPI-008": {fail: []broken{{"a rule", func(f *Facts) {
-			f.Target.Objects = append(f.Target.Objects, TargetObject{Ref: legacy.Ref{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: kindDrainRule, Namespace: f.Namespace, Name: "databases-last"}})
+			f.DrainRules = []string{kindDrainRule + "/org-acme/databases-last"}
 		}, Warn, "databases-last"}}},
 
 		"CHK-WRITE-001": {

@@ -244,7 +244,7 @@ func TestRealClusters(t *testing.T) {
 			facts := Facts{Cluster: cluster, Fleet: hosts, Now: testNow, CA: authority, Neighbours: []Neighbour{{ID: "other", VNI: 7}}}
 			facts.Capabilities, facts.Translated, facts.Etcd = healthy(t).Capabilities, true, healthy(t).Etcd
 			facts.Etcd.Answers[0].Version = newView(facts).running("etcd")
-			facts.Target = &Target{Namespace: TargetNamespace(cluster.Organization)}
+			facts.Target, facts.DrainRules = &Target{Namespace: TargetNamespace(cluster.Organization)}, []string{}
 			facts.Workloads, err = RecordedWorkloads(cluster.Inside, testNow)
 			require.NoError(t, err)
 			report, err := Run(t.Context(), facts, Options{})

@@ -111,16 +111,10 @@ func certificatesRenewable(v *view) verdict {
 }
 
 func noDrainRules(v *view) verdict {
-	var items []string
-	for _, object := range v.Target.Objects {
-		if object.Ref.Kind == kindDrainRule {
-			items = append(items, object.Ref.String())
-		}
+	if rules := v.DrainRules; len(rules) > 0 {
+		return failed(rules, "%s too which pods leave a drained node, and when", plural(len(rules), "MachineDrainRule decides", "MachineDrainRules decide"))
 	}
-	if len(items) > 0 {
-		return failed(items, "%s too which pods leave a drained node, and when", plural(len(items), "MachineDrainRule decides", "MachineDrainRules decide"))
-	}
-	return held("no MachineDrainRule in namespace %s", v.Target.Namespace)
+	return held("the target namespace has no MachineDrainRule")
 }
 
 // ours tells whether this program wrote an object.

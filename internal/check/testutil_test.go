@@ -203,7 +203,8 @@ func healthyOf(tb testing.TB, workers int) *Facts {
 			Table:   etcd.Members{Members: []etcd.Member{{ID: 1, Name: "etcd", PeerURLs: []string{"https://" + testEtcd + ":2380"}}}},
 			Answers: []etcd.Status{{Member: 1, Leader: 1, Version: testVersions()["etcd"], Size: 20 << 20, InUse: 8 << 20}},
 		},
-		Target: &Target{Namespace: "org-acme", Exists: true, Labels: map[string]string{labelPodSecurity: "privileged"}},
+		DrainRules: []string{},
+		Target:     &Target{Namespace: "org-acme", Exists: true, Labels: map[string]string{labelPodSecurity: "privileged"}},
 		Capabilities: &Capabilities{
 			Controllers: []Controller{
 				{Name: "bootstrap-kubeadm", Version: "1.14.2", Object: "Deployment/b/b", Replicas: 1},

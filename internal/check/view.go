@@ -168,6 +168,7 @@ func (v *view) missing(need Fact) (missing bool, reason string) {
 		Authority:   {v.CA == nil, "no usable CA private key was given"},
 		Abilities:   {v.Capabilities == nil, "offline: the management cluster was not asked"},
 		Occupancy:   {v.Target == nil, "offline: the target namespace was not looked at"},
+		Draining:    {v.DrainRules == nil, "offline: the target namespace was not looked at"},
 		Others:      {v.Neighbours == nil, "the other legacy clusters were not looked at"},
 		Members:     {v.Etcd == nil, "etcd was not asked, or does not answer (CHK-ETCD-001)"},
 		Running:     {v.Workloads == nil, "the workload cluster's pods were not looked at"},
